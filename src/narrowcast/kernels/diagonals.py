@@ -1,0 +1,94 @@
+"""Fastfood's and dense A's random diagonals, made on the fly: signs, normals and a keyed permutation."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, uint32, uint64
+
+from narrowcast.kernels.philox import SIGN, flip, permute, philox
+from narrowcast.kernels.tiles import COLUMN, stream_block
+from narrowcast.random import TABLE_BITS, Purpose
+
+NORMALS = np.uint32(Purpose.NORMALS)
+SHIFT = np.uint32(31 - TABLE_BITS)
+INDEX = np.uint32((1 << TABLE_BITS) - 1)
+
+
+@njit(inline="always")
+def normal(word, table):
+    """A standard normal from 13 bits of a word: sign and quantile."""
+    return flip(table[(word >> SHIFT) & INDEX], word & SIGN)
+
+
+@njit(nogil=True, cache=True)
+def scatter_normals(start, stop, z, y, table, k0, k1, bits, mask, keys):
+    """z[q] = G[q] y[sigma(q) mod y.size] on blocks of four, sigma a keyed bijection of z's indices."""
+    last = uint64(y.size - 1)
+    for b in range(start, stop):
+        w = stream_block(b, NORMALS, k0, k1)
+        for c in range(min(4, z.size)):
+            q = 4 * b + c
+            z[q] = normal(w[c], table) * y[np.int64(permute(uint64(q), bits, mask, keys) & last)]
+
+
+@njit(nogil=True, cache=True)
+def gather_normals(start, stop, acc, z, table, k0, k1, bits, mask, keys):
+    """acc[s, sigma(q) mod size] += G[q] z[q] over shard s of z: the adjoint of `scatter_normals`."""
+    shards, size = acc.shape
+    last = uint64(size - 1)
+    blocks = (z.size + 3) // 4
+    for shard in range(start, stop):
+        for b in range(blocks * shard // shards, blocks * (shard + 1) // shards):
+            w = stream_block(b, NORMALS, k0, k1)
+            for c in range(min(4, z.size)):
+                q = 4 * b + c
+                m = np.int64(permute(uint64(q), bits, mask, keys) & last)
+                acc[shard, m] += normal(w[c], table) * z[q]
+
+
+@njit(inline="always")
+def sign_words(b, k0, k1):
+    return stream_block(b, COLUMN, k0, k1)
+
+
+@njit(nogil=True, cache=True)
+def add_signed(start, stop, out, base, z, k0, k1):
+    """out = base + B z on blocks of 128; an empty base is zero."""
+    for b in range(start, stop):
+        w = sign_words(b, k0, k1)
+        for i in range(128 * b, min(128 * (b + 1), out.size)):
+            y = flip(z[i], (w[(i // 32) % 4] << uint32(31 - i % 32)) & SIGN)
+            out[i] = (base[i] if base.size else np.float32(0.0)) + y
+
+
+@njit(nogil=True, cache=True)
+def put_signed(start, stop, z, g, k0, k1):
+    """z = B g on blocks of 128, zero beyond the end of g."""
+    for b in range(start, stop):
+        w = sign_words(b, k0, k1)
+        for i in range(128 * b, min(128 * (b + 1), z.size)):
+            if i < g.size:
+                z[i] = flip(g[i], (w[(i // 32) % 4] << uint32(31 - i % 32)) & SIGN)
+            else:
+                z[i] = np.float32(0.0)
+
+
+@njit(nogil=True, cache=True)
+def dense_rows(start, stop, rows, first, d, scale, table, k0, k1):
+    """rows[i, j] = A[first + i, j] of the Gaussian A: word (first + i) d + j of the stream of normals."""
+    for i in range(start, stop):
+        for j in range(d):
+            e = uint64(first + i) * uint64(d) + uint64(j)
+            n = e // uint64(4)
+            w = philox(uint32(n), uint32(n >> uint64(32)), NORMALS, uint32(0), k0, k1)
+            rows[i, j] = normal(w[np.int64(e % uint64(4))], table) * scale
+
+
+@njit(nogil=True, cache=True)
+def dot_rows(start, stop, out, base, rows, x):
+    """out[i] = base[i] + <rows[i], x>, summed in float64 from left to right; an empty base is zero."""
+    for i in range(start, stop):
+        total = 0.0
+        for j in range(x.size):
+            total += np.float64(rows[i, j]) * np.float64(x[j])
+        out[i] = (base[i] if base.size else np.float32(0.0)) + np.float32(total)

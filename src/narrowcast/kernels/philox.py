@@ -1,0 +1,80 @@
+"""Philox4x32-10 (Salmon et al. 2011) and what is built on its bits, compiled.
+
+A key is a Python int of 64 bits; kernels take it as two uint32 words. A counter is four uint32 words, so
+any block of 128 bits can be made anywhere, in any order, on any number of threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types, uint32, uint64
+from numba.extending import intrinsic
+
+M0, M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+W0, W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
+SIGN = np.uint32(0x80000000)
+
+
+@intrinsic
+def flip(typingctx, x, mask):
+    """x with its bits XORed by mask: mask 0x80000000 negates a float32 exactly."""
+
+    def codegen(context, builder, signature, args):
+        bits = builder.bitcast(args[0], ir.IntType(32))
+        return builder.bitcast(builder.xor(bits, args[1]), ir.FloatType())
+
+    return types.float32(types.float32, types.uint32), codegen
+
+
+@njit(inline="always")
+def philox(c0, c1, c2, c3, k0, k1):
+    """One block: counter (4 words) and key (2 words) -> 4 random uint32 words."""
+    for _ in range(10):
+        p0 = uint64(c0) * M0
+        p1 = uint64(c2) * M1
+        c0, c1, c2, c3 = (
+            uint32(uint32(p1 >> uint64(32)) ^ c1 ^ k0),
+            uint32(p1),
+            uint32(uint32(p0 >> uint64(32)) ^ c3 ^ k1),
+            uint32(p0),
+        )
+        k0 = uint32(k0 + W0)
+        k1 = uint32(k1 + W1)
+    return c0, c1, c2, c3
+
+
+@njit(nogil=True, cache=True)
+def fill_words(start, stop, out, first, c2, c3, k0, k1):
+    """Blocks first+start .. first+stop of the stream (c2, c3): word c of block b goes to out[4*b + c]."""
+    for b in range(start, stop):
+        n = uint64(first + b)
+        w = philox(uint32(n), uint32(n >> uint64(32)), c2, c3, k0, k1)
+        for c in range(4):
+            out[4 * b + c] = w[c]
+
+
+@njit(inline="always")
+def permute(x, bits, mask, keys):
+    """A keyed bijection of {0 .. mask} (mask = 2^bits - 1): odd multiplications and xor-shifts."""
+    half = uint64((bits + 1) // 2)
+    for r in range(3):
+        x = (x * keys[2 * r] + keys[2 * r + 1]) & mask
+        x ^= x >> half
+    return x
+
+
+@njit(inline="always")
+def permute_below(x, n, bits, mask, keys):
+    """The bijection walked until it lands below n: a bijection of {0 .. n-1}."""
+    x = permute(uint64(x), bits, mask, keys)
+    while x >= uint64(n):
+        x = permute(x, bits, mask, keys)
+    return x
+
+
+@njit(nogil=True, cache=True)
+def fill_permuted(start, stop, out, first, n, bits, mask, keys):
+    """out[i] = pi(first + i) for a keyed bijection pi of {0 .. n-1}."""
+    for i in range(start, stop):
+        out[i] = permute_below(uint64(first + i), n, bits, mask, keys)

@@ -1,0 +1,162 @@
+"""The rotation's passes over memory: g -> A^T g and x -> base + A x, a strip of 4096 parameters at a time.
+
+`subspaces/rotation.py` says what the matrix is. Where its random bits stand, for parameter e = r V + j (row
+r, lane j): B[e] is bit r % 32 of word (r // 32) V + j of the column stream, G[r] is bit r % 32 of word
+r // 32 of the row stream. A strip of 64 rows needs 128 words of the one and two of the other, whatever n is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, uint32, uint64
+
+from narrowcast.kernels.butterfly import LANES, ROWS, STRIP, eight, near8, transform
+from narrowcast.kernels.philox import SIGN, flip, permute_below, philox
+from narrowcast.random import Purpose
+
+WORDS = 2 * LANES  # column words of a strip
+COLUMN = np.uint32(Purpose.SIGNS_COLUMN)
+ROW = np.uint32(Purpose.SIGNS_ROW)
+
+
+@njit(inline="always")
+def stream_block(n, stream, k0, k1):
+    return philox(uint32(n), uint32(uint64(n) >> uint64(32)), stream, uint32(0), k0, k1)
+
+
+@njit(inline="always")
+def column_words(t, words, k0, k1):
+    """The 128 column words of strip t."""
+    for b in range(WORDS // 4):
+        w = stream_block(t * (WORDS // 4) + b, COLUMN, k0, k1)
+        words[4 * b] = w[0]
+        words[4 * b + 1] = w[1]
+        words[4 * b + 2] = w[2]
+        words[4 * b + 3] = w[3]
+
+
+@njit(inline="always")
+def row_bits(t, k0, k1):
+    """The 64 row bits of strip t: half a block of the row stream."""
+    w = stream_block(t // 2, ROW, k0, k1)
+    if t % 2:
+        return uint64(w[2]) | uint64(w[3]) << uint64(32)
+    return uint64(w[0]) | uint64(w[1]) << uint64(32)
+
+
+@njit(inline="always")
+def row_mask(bits, r):
+    return uint32((bits >> uint64(r)) & uint64(1)) << uint32(31)
+
+
+@njit(inline="always")
+def window(t, size, d, rho, tiles, bits, mask, keys):
+    """Where the window of tile t starts: (rho + pi(t) size) mod d."""
+    p = permute_below(uint64(t), tiles, bits, mask, keys)
+    return np.int64((uint64(rho) + p * uint64(size)) % uint64(d))
+
+
+@njit(nogil=True, cache=True)
+def expand_strips(start, stop, out, base, xs, n, d, rho, k0, k1, tiles, bits, mask, keys):
+    """out = base + A x on strips start .. stop. An empty base is zero.
+
+    xs is x / sqrt(n) followed by its own first n V entries, so that no window wraps.
+    """
+    s = np.empty(STRIP, np.float32)
+    zero = np.zeros(STRIP, np.float32)
+    words = np.empty(WORDS, np.uint32)
+    for t in range(start, stop):
+        column_words(t, words, k0, k1)
+        rows = row_bits(t, k0, k1)
+        for m in range(ROWS // n):
+            w = window(t * (ROWS // n) + m, n * LANES, d, rho, tiles, bits, mask, keys)
+            for i in range(n):
+                g = row_mask(rows, m * n + i)
+                x = xs[w + i * LANES : w + (i + 1) * LANES]
+                q = (m * n + i) * LANES
+                for j in range(LANES):
+                    s[q + j] = flip(x[j], g)
+        b = base[t * STRIP : (t + 1) * STRIP] if base.size else zero
+        y = out[t * STRIP : (t + 1) * STRIP]
+        if n == ROWS:  # the last three levels, the signs B and the addition in one pass
+            near8(s)
+            for i in range(8):
+                for j in range(LANES):
+                    p = i * LANES + j
+                    v = eight(
+                        s[p], s[p + 8 * LANES], s[p + 16 * LANES], s[p + 24 * LANES],
+                        s[p + 32 * LANES], s[p + 40 * LANES], s[p + 48 * LANES], s[p + 56 * LANES],
+                    )  # fmt: skip
+                    lo = words[j] << uint32(7 - i)  # the bit of row i + 24 is on top
+                    hi = words[LANES + j] << uint32(7 - i)
+                    y[p] = b[p] + flip(v[0], (lo << uint32(24)) & SIGN)
+                    y[p + 8 * LANES] = b[p + 8 * LANES] + flip(v[1], (lo << uint32(16)) & SIGN)
+                    y[p + 16 * LANES] = b[p + 16 * LANES] + flip(v[2], (lo << uint32(8)) & SIGN)
+                    y[p + 24 * LANES] = b[p + 24 * LANES] + flip(v[3], lo & SIGN)
+                    y[p + 32 * LANES] = b[p + 32 * LANES] + flip(v[4], (hi << uint32(24)) & SIGN)
+                    y[p + 40 * LANES] = b[p + 40 * LANES] + flip(v[5], (hi << uint32(16)) & SIGN)
+                    y[p + 48 * LANES] = b[p + 48 * LANES] + flip(v[6], (hi << uint32(8)) & SIGN)
+                    y[p + 56 * LANES] = b[p + 56 * LANES] + flip(v[7], hi & SIGN)
+        else:
+            transform(s, n)
+            for r in range(ROWS):
+                for j in range(LANES):
+                    p = r * LANES + j
+                    sign = (words[(r // 32) * LANES + j] << uint32(31 - r % 32)) & SIGN
+                    y[p] = b[p] + flip(s[p], sign)
+
+
+@njit(nogil=True, cache=True)
+def project_shards(start, stop, acc, g, strips, n, d, rho, k0, k1, tiles, bits, mask, keys):
+    """acc[s] += sqrt(n) A^T g over the strips of shard s, for shards start .. stop.
+
+    acc has d + n V columns: the last n V are the wrapped ends of windows, to be folded onto the first.
+    """
+    s = np.empty(STRIP, np.float32)
+    words = np.empty(WORDS, np.uint32)
+    shards = acc.shape[0]
+    for shard in range(start, stop):
+        a = acc[shard]
+        for t in range(strips * shard // shards, strips * (shard + 1) // shards):
+            column_words(t, words, k0, k1)
+            rows = row_bits(t, k0, k1)
+            y = g[t * STRIP : (t + 1) * STRIP]
+            if n == ROWS:
+                for i in range(8):
+                    for j in range(LANES):
+                        p = i * LANES + j
+                        lo = words[j] << uint32(7 - i)
+                        hi = words[LANES + j] << uint32(7 - i)
+                        v = eight(
+                            flip(y[p], (lo << uint32(24)) & SIGN),
+                            flip(y[p + 8 * LANES], (lo << uint32(16)) & SIGN),
+                            flip(y[p + 16 * LANES], (lo << uint32(8)) & SIGN),
+                            flip(y[p + 24 * LANES], lo & SIGN),
+                            flip(y[p + 32 * LANES], (hi << uint32(24)) & SIGN),
+                            flip(y[p + 40 * LANES], (hi << uint32(16)) & SIGN),
+                            flip(y[p + 48 * LANES], (hi << uint32(8)) & SIGN),
+                            flip(y[p + 56 * LANES], hi & SIGN),
+                        )
+                        s[p] = v[0]
+                        s[p + 8 * LANES] = v[1]
+                        s[p + 16 * LANES] = v[2]
+                        s[p + 24 * LANES] = v[3]
+                        s[p + 32 * LANES] = v[4]
+                        s[p + 40 * LANES] = v[5]
+                        s[p + 48 * LANES] = v[6]
+                        s[p + 56 * LANES] = v[7]
+                near8(s)
+            else:
+                for r in range(ROWS):
+                    for j in range(LANES):
+                        p = r * LANES + j
+                        s[p] = flip(y[p], (words[(r // 32) * LANES + j] << uint32(31 - r % 32)) & SIGN)
+                transform(s, n)
+            for m in range(ROWS // n):
+                w = window(t * (ROWS // n) + m, n * LANES, d, rho, tiles, bits, mask, keys)
+                for i in range(n):
+                    mask_i = row_mask(rows, m * n + i)
+                    x = a[w + i * LANES : w + (i + 1) * LANES]
+                    q = (m * n + i) * LANES
+                    for j in range(LANES):
+                        x[j] += flip(s[q + j], mask_i)

@@ -1,0 +1,144 @@
+"""Random bits that are the same on every machine: counter-based, keyed, never stored.
+
+A *key* is an int of 64 bits. New keys come from `derive(key, purpose, ...)`, never from arithmetic on seeds,
+so streams for different purposes cannot collide. Everything random in narrowcast that two machines must
+agree on (A, the route of a client, the sampling of cohorts, theta0) comes from here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import IntEnum
+from functools import cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from narrowcast.kernels import philox as _k
+from narrowcast.kernels import pool
+
+Key = int
+MASK32, MASK64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+
+
+class Purpose(IntEnum):
+    """What a derived key or stream is for. Values are part of the format: never renumber, only append."""
+
+    SUBSPACE = 1
+    ROUTE = 2
+    SAMPLE = 3
+    ATTEND = 4
+    DROP = 5
+    INIT = 6
+    AUGMENT = 7
+    PARTITION = 8
+    LOCAL = 9
+    SIGNS_ROW = 10
+    SIGNS_COLUMN = 11
+    OFFSET = 12
+    BIJECTION = 13
+    NORMALS = 14
+    RUN = 15
+    ROUNDING = 16
+    DATA = 17
+
+
+def split(key: Key) -> tuple[np.uint32, np.uint32]:
+    """The two words of a key, as kernels take it."""
+    if not 0 <= key <= MASK64:
+        raise ValueError(f"a key is an int of 64 bits, got {key}")
+    return np.uint32(key & MASK32), np.uint32(key >> 32)
+
+
+def philox(counter: tuple[int, int, int, int], key: Key) -> tuple[int, int, int, int]:
+    """Philox4x32-10 in plain Python: the definition that the compiled one is held to."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key & MASK32, key >> 32
+    for _ in range(10):
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & MASK32, (p0 >> 32) ^ c3 ^ k1, p0 & MASK32
+        k0, k1 = (k0 + 0x9E3779B9) & MASK32, (k1 + 0xBB67AE85) & MASK32
+    return c0, c1, c2, c3
+
+
+def derive(key: Key, purpose: Purpose, a: int = 0, b: int = 0) -> Key:
+    """A new key for (purpose, a, b): a below 2^64, b below 2^32."""
+    if not (0 <= a <= MASK64 and 0 <= b <= MASK32):
+        raise ValueError(f"derive takes 0 <= a < 2^64 and 0 <= b < 2^32, got a={a}, b={b}")
+    w = philox((int(purpose), a & MASK32, a >> 32, b), key)
+    return w[0] | w[1] << 32
+
+
+def below(key: Key, n: int) -> int:
+    """A number in {0 .. n-1}: 64 random bits modulo n (bias under n / 2^64)."""
+    return key % n
+
+
+def words(key: Key, purpose: Purpose, count: int, first_block: int = 0) -> NDArray[np.uint32]:
+    """`count` uniform uint32 words of a stream, from block `first_block` (4 words a block)."""
+    out: NDArray[np.uint32] = np.empty(4 * -(-count // 4), np.uint32)
+    k0, k1 = split(key)
+    pool.run(_k.fill_words, out.size // 4, out, first_block, np.uint32(purpose), np.uint32(0), k0, k1, grain=4096)
+    return out[:count]
+
+
+def uniforms(key: Key, purpose: Purpose, count: int) -> NDArray[np.float64]:
+    """`count` numbers in [0, 1), multiples of 2^-32."""
+    return words(key, purpose, count) * 2.0**-32
+
+
+TABLE_BITS = 12
+_TABLE_DIGEST = "fcabc0d5e53984f1"
+
+
+@cache
+def normal_table() -> NDArray[np.float32]:
+    """|z| of 2^12 equally likely standard normals, scaled to variance 1: the same bits on every machine.
+
+    The quantiles are rounded to multiples of 2^-20, far coarser than the last-bit differences between
+    mathematics libraries, and the digest is checked.
+    """
+    size = 1 << TABLE_BITS
+    z = np.array([NormalDist().inv_cdf(0.5 + (i + 0.5) / (2 * size)) for i in range(size)])
+    z /= np.sqrt(np.mean(np.square(z)))
+    table: NDArray[np.float32] = (np.round(z * 2.0**20) * 2.0**-20).astype(np.float32)
+    digest = hashlib.sha256(table.astype("<f4").tobytes()).hexdigest()[:16]
+    if digest != _TABLE_DIGEST:
+        raise RuntimeError(
+            f"the table of normals has digest {digest}, expected {_TABLE_DIGEST}: this machine's mathematics "
+            "library rounds differently, and its A would differ from other machines'. Please report this."
+        )
+    table.setflags(write=False)
+    return table
+
+
+def normals(key: Key, purpose: Purpose, count: int) -> NDArray[np.float32]:
+    """`count` standard normals: the top bit of a word is the sign, the next 12 look up `normal_table`."""
+    w = words(key, purpose, count)
+    z = normal_table()[(w >> np.uint32(31 - TABLE_BITS)) & np.uint32((1 << TABLE_BITS) - 1)]
+    return np.where(w >> np.uint32(31), -z, z)
+
+
+def bijection_keys(key: Key) -> NDArray[np.uint64]:
+    """The three rounds of a keyed bijection: (odd multiplier, addend) each."""
+    keys = np.array([derive(key, Purpose.BIJECTION, r) for r in range(6)], np.uint64)
+    keys[::2] |= np.uint64(1)
+    return keys
+
+
+def bijection_args(key: Key, n: int) -> tuple[Any, ...]:
+    """(n, bits, mask, keys) for `kernels.philox.permute_below`: a bijection of {0 .. n-1}."""
+    bits = max(1, (n - 1).bit_length())
+    return n, bits, np.uint64((1 << bits) - 1), bijection_keys(key)
+
+
+def permuted(key: Key, n: int, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
+    """pi(start) .. pi(stop - 1) for a keyed bijection pi of {0 .. n-1}; no table is made."""
+    stop = n if stop is None else stop
+    if not 0 <= start <= stop <= n:
+        raise ValueError(f"need 0 <= start <= stop <= n, got start={start}, stop={stop}, n={n}")
+    out = np.empty(stop - start, np.int64)
+    pool.run(_k.fill_permuted, out.size, out, start, *bijection_args(key, n), grain=8192)
+    return out

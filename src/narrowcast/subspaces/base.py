@@ -1,0 +1,92 @@
+"""The matrix A in R^{D x d}: what every kind promises, and how it is named on the wire."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from narrowcast.random import MASK64, Key
+
+Floats = NDArray[np.float32]
+MAX_D = 1 << 40
+
+
+class SubspaceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All there is to know of A: small, hashable, fit for the wire. The same spec is the same A everywhere."""
+
+    kind: str
+    D: int
+    d: int
+    key: Key
+    n: int = 0  # rotation and grouping: rows of a tile
+    V: int = 0  # rotation and grouping: lanes of a tile
+
+
+class Subspace(ABC):
+    """A in R^{D x d} with E[A A^T] = I_D, regenerated from `spec`, never stored. Vectors are float32 on the CPU."""
+
+    spec: SubspaceSpec
+
+    def __init__(self, D: int, d: int, key: Key) -> None:
+        if not 1 <= d <= D <= MAX_D:
+            raise ValueError(f"a subspace needs 1 <= d <= D <= 2^40, got d={d}, D={D}")
+        if not 0 <= key <= MASK64:
+            raise ValueError(f"the key of a subspace is an int of 64 bits, got {key}")
+        self.D, self.d, self.key = D, d, key
+
+    def project(self, g: Tensor, out: Tensor | None = None) -> Tensor:
+        """A^T g, (D,) -> (d,)."""
+        y = self._result(out, self.d, g)
+        self._project(self._vector("g", g, self.D), y.numpy())
+        return y
+
+    def expand(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """A x, (d,) -> (D,)."""
+        y = self._result(out, self.D, x)
+        self._add_expanded(np.empty(0, np.float32), self._vector("x", x, self.d), y.numpy())
+        return y
+
+    def add_expanded(self, base: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """base + A x in one pass, (D,), (d,) -> (D,). `out` may be `base` itself."""
+        y = self._result(out, self.D, x)
+        self._add_expanded(self._vector("base", base, self.D), self._vector("x", x, self.d), y.numpy())
+        return y
+
+    def dense(self) -> Tensor:
+        """A itself, (D, d): for tests and toys."""
+        return torch.stack([self.expand(e) for e in torch.eye(self.d)], dim=1)
+
+    @abstractmethod
+    def add_expanded_plain(self, base: Floats, x: Floats) -> Floats:
+        """base + A x in plain NumPy: slow, obvious, and equal to `add_expanded` bit for bit."""
+
+    @abstractmethod
+    def _project(self, g: Floats, out: Floats) -> None: ...
+
+    @abstractmethod
+    def _add_expanded(self, base: Floats, x: Floats, out: Floats) -> None:
+        """out = base + A x; an empty base is zero."""
+
+    def _vector(self, name: str, v: Tensor, size: int) -> Floats:
+        if v.dtype != torch.float32 or v.device.type != "cpu" or v.shape != (size,):
+            raise ValueError(
+                f"{name} must be a float32 CPU vector of {size} numbers, "
+                f"got {v.dtype} on {v.device} with shape {tuple(v.shape)}"
+            )
+        array: Floats = v.detach().contiguous().numpy()
+        return array
+
+    def _result(self, out: Tensor | None, size: int, operand: Tensor) -> Tensor:
+        if out is None:
+            return torch.empty(size, dtype=torch.float32)
+        self._vector("out", out, size)
+        if not out.is_contiguous() or out.requires_grad:
+            raise ValueError("out must be contiguous and must not require gradients")
+        if out.untyped_storage().data_ptr() == operand.untyped_storage().data_ptr():
+            raise ValueError("out shares memory with the operand: give it memory of its own")
+        return out

@@ -1,0 +1,113 @@
+"""`rotation`: A is a pile of random orthogonal blocks whose windows tile the d coordinates round and round.
+
+A tile is n rows of V lanes of consecutive parameters. Lane j of tile t is one block B H_n G / sqrt(n): G
+flips the signs of the rows (shared by the lanes of a tile), the n-point Hadamard transform runs down the
+rows, B flips the sign of every parameter. Tile t reads the circular window of n V coordinates that starts at
+(rho + pi(t) n V) mod d, element (i, j) at offset i V + j; pi is a keyed bijection. What is left of D after
+whole tiles is cut by its binary expansion into smaller blocks whose windows follow on.
+
+Each block is orthogonal on its window and the windows cover the circle evenly, so for every D >= d >= 1:
+every row of A has norm 1, A^T A is diagonal with entries floor(D/d) or ceil(D/d), and d = D gives an
+orthogonal A. E[A A^T] = I because the signs B are independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from narrowcast import random
+from narrowcast.hadamard import fwht_plain
+from narrowcast.kernels import edges, pool, tiles
+from narrowcast.kernels.butterfly import LANES, ROWS, STRIP
+from narrowcast.random import Key, Purpose
+from narrowcast.subspaces.base import Floats, Subspace, SubspaceSpec
+
+SCALES = np.array([1.0 / np.sqrt(2.0**k) for k in range(7)], np.float32)
+MOST_SHARDS = 32
+
+
+def floor_power_of_two(x: int) -> int:
+    return 1 << (x.bit_length() - 1)
+
+
+class Rotation(Subspace):
+    kind = "rotation"
+    most_rows = ROWS
+
+    def __init__(self, D: int, d: int, key: Key, n: int | None = None, V: int | None = None) -> None:
+        super().__init__(D, d, key)
+        self.V = min(LANES, floor_power_of_two(d)) if V is None else V
+        self.n = min(self.most_rows, floor_power_of_two(max(1, d // self.V))) if n is None else n
+        if self.n * self.V > d or any(not 1 <= v <= 64 or v & (v - 1) for v in (self.n, self.V)):
+            raise ValueError(f"n and V must be powers of two up to 64 with n V <= d, got n={n}, V={V}, d={d}")
+        self.spec = SubspaceSpec(self.kind, D, d, key, self.n, self.V)
+        self.tiles = D // (self.n * self.V)
+        self.strips = D // STRIP if self.V == LANES else 0
+        first = self.strips * (STRIP // (self.n * self.V))  # blocks before this one are in strips
+        self.edge = first, self.tiles - first + (D - self.tiles * self.n * self.V).bit_count()
+        # Shards of a projection: fixed by (D, d), so that the sum does not depend on the number of threads.
+        self.shards = max(1, min(MOST_SHARDS, D // (4 * d)))
+        rho = random.below(random.derive(key, Purpose.OFFSET), d)
+        self._bits = (rho, *random.split(key), *random.bijection_args(key, self.tiles))
+
+    def _add_expanded(self, base: Floats, x: Floats, out: Floats) -> None:
+        if self.strips:
+            xs = x * SCALES[self.n.bit_length() - 1]
+            xs = np.concatenate([xs, xs[: self.n * self.V]])
+            pool.run(tiles.expand_strips, self.strips, out, base, xs, self.n, self.d, *self._bits, grain=16)
+        first, count = self.edge
+        rest = (first, out, base, x, SCALES, self.D, self.n, self.V, *self._bits)
+        pool.run(edges.expand_blocks, count, *rest, grain=4096)
+
+    def _project(self, g: Floats, out: Floats) -> None:
+        window = self.n * self.V
+        acc = np.zeros((self.shards, self.d), np.float32)
+        first, count = self.edge
+        rest = (first, count, acc, g, SCALES, self.D, self.n, self.V, *self._bits)
+        pool.run(edges.project_blocks, self.shards, *rest)
+        np.sum(acc, axis=0, out=out)
+        if self.strips:
+            acc = np.zeros((self.shards, self.d + window), np.float32)
+            pool.run(tiles.project_shards, self.shards, acc, g, self.strips, self.n, self.d, *self._bits)
+            total = acc.sum(axis=0)
+            total[:window] += total[self.d :]
+            out += total[: self.d] * SCALES[self.n.bit_length() - 1]
+
+    def blocks(self) -> Iterator[tuple[int, int, int, int]]:
+        """(first parameter, rows, lanes, window start) of every block: whole tiles, then the remainder."""
+        size = self.n * self.V
+        rho = self._bits[0]
+        for t, p in enumerate(random.permuted(self.key, self.tiles)):
+            yield t * size, self.n, self.V, (rho + int(p) * size) % self.d
+        first = self.tiles * size
+        while first < self.D:
+            block = floor_power_of_two(self.D - first)
+            lanes = min(self.V, block)
+            yield first, block // lanes, lanes, (rho + first) % self.d
+            first += block
+
+    def add_expanded_plain(self, base: Floats, x: Floats) -> Floats:
+        count = -(-self.D // self.V)
+        rows = random.words(self.key, Purpose.SIGNS_ROW, -(-count // 32))
+        columns = random.words(self.key, Purpose.SIGNS_COLUMN, -(-count // 32) * self.V)
+        r, j = np.divmod(np.arange(self.D), self.V)
+        B = (columns[(r // 32) * self.V + j] >> (r % 32).astype(np.uint32)) & np.uint32(1)
+        y = np.empty(self.D, np.float32)
+        for first, n, lanes, w in self.blocks():
+            r0 = first // self.V + np.arange(n)
+            G = (rows[r0 // 32] >> (r0 % 32).astype(np.uint32)) & np.uint32(1)
+            s = (x * SCALES[n.bit_length() - 1])[(w + np.arange(n * lanes)) % self.d].reshape(n, lanes)
+            s = np.where(G[:, None], -s, s)
+            y[first : first + n * lanes] = fwht_plain(torch.from_numpy(s.T)).numpy().T.ravel()
+        result: Floats = base + np.where(B, -y, y)
+        return result
+
+
+class Grouping(Rotation):
+    """One +-1 in every row of A, as in Uni-LoRA, with groups of equal size: the rotation with n = 1."""
+
+    kind = "grouping"
+    most_rows = 1
