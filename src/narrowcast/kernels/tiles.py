@@ -57,13 +57,14 @@ def window(t, size, d, rho, tiles, bits, mask, keys):
 
 
 @njit(nogil=True, cache=True)
-def expand_strips(start, stop, out, base, xs, n, d, rho, k0, k1, tiles, bits, mask, keys):
+def expand_strips(start, stop, out, base, in_place, xs, n, d, rho, k0, k1, tiles, bits, mask, keys):
     """out = base + A x on strips start .. stop. An empty base is zero.
 
     xs is x / sqrt(n) followed by its own first n V entries, so that no window wraps.
     """
     s = np.empty(STRIP, np.float32)
     zero = np.zeros(STRIP, np.float32)
+    held = np.empty(STRIP, np.float32)
     words = np.empty(WORDS, np.uint32)
     for t in range(start, stop):
         column_words(t, words, k0, k1)
@@ -77,6 +78,9 @@ def expand_strips(start, stop, out, base, xs, n, d, rho, k0, k1, tiles, bits, ma
                 for j in range(LANES):
                     s[q + j] = flip(x[j], g)
         b = base[t * STRIP : (t + 1) * STRIP] if base.size else zero
+        if in_place:  # base is out: a copy lets the compiler see that they do not overlap
+            held[:] = b
+            b = held
         y = out[t * STRIP : (t + 1) * STRIP]
         if n == ROWS:  # the last three levels, the signs B and the addition in one pass
             near8(s)

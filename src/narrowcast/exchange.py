@@ -1,0 +1,97 @@
+"""The four half-steps of a round, with every check between bytes and methods. All drivers use these.
+
+server: send_down -> bytes -> client: receive_down, ..., send_up -> bytes -> server: receive_up
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from narrowcast import random, wire
+from narrowcast.methods.base import Accumulator, Method, Model, Server
+from narrowcast.random import Key, Purpose
+from narrowcast.wire import Message, Payload, WireError
+
+
+@dataclass(frozen=True)
+class Round:
+    """Which exchange this is: every message names it, and one that names another is refused."""
+
+    run: bytes  # 8 bytes that identify the run
+    key: Key  # the run's key
+    number: int
+    version: int  # the server's, when the round began
+    digest: bytes  # of the server's theta at that version
+
+    def client_key(self, client: int) -> Key:
+        """The key of a client in this round, from which its route follows: both sides know it."""
+        return random.derive(self.key, Purpose.ROUTE, self.number, client)
+
+
+def run_id(description: bytes) -> bytes:
+    """Eight bytes from whatever describes a run: its config, its theta0."""
+    return wire.xxhash.xxh3_64_digest(description)
+
+
+def seal(round: Round, payload: Payload, weight: int = 0) -> bytes:
+    """A payload in the envelope of its round, encoded."""
+    number, version = wire.u32(round.number), wire.u32(round.version)
+    return wire.encode(
+        Message(wire.FORMAT_VERSION, round.run, number, version, wire.u32(weight), round.digest, payload)
+    )
+
+
+def send_down(method: Method[Any], server: Server, round: Round, have: int | None) -> bytes:
+    """What a client at version `have` lacks, encoded."""
+    return seal(round, method.download(server, have))
+
+
+def receive_down(
+    method: Method[Any], model: Model, data: bytes, run: bytes, key: Key, out: Tensor | None = None
+) -> tuple[Model, Tensor, Round]:
+    """(the client's new model, theta, the round it is in), theta checked against the server's digest."""
+    message = _decode(data, run)
+    version = wire.number(message.version)
+    model, theta = method.reconcile(model, message.payload, version, out)
+    if wire.digest(theta) != message.digest:
+        raise WireError(
+            f"theta at version {version} differs from the server's: this client must ask again as a newcomer"
+        )
+    return model, theta, Round(run, key, wire.number(message.round), version, message.digest)
+
+
+def send_up(
+    method: Method[Any], private: Any, v: Tensor, model: Model, round: Round, client: int, weight: int
+) -> tuple[Any, bytes]:
+    """(the client's new private state, its update, encoded)."""
+    private, payload = method.compress(private, v, model, round.client_key(client))
+    return private, seal(round, payload, weight)
+
+
+def receive_up(method: Method[Any], acc: Accumulator, data: bytes, round: Round, client: int) -> Accumulator:
+    """acc with one client's update added; a message that does not belong here is a WireError."""
+    message = check_up(method, data, round, client)
+    return method.add(acc, message.payload, wire.number(message.weight))
+
+
+def check_up(method: Method[Any], data: bytes, round: Round, client: int) -> Message:
+    """The message, if it is this run's, this round's, from this theta, by the route this client must take."""
+    message = _decode(data, round.run)
+    if wire.number(message.round) != round.number or wire.number(message.version) != round.version:
+        raise WireError(f"an update of round {wire.number(message.round)}, this is round {round.number}")
+    if message.digest != round.digest:
+        raise WireError(f"client {client} trained on a theta that is not the server's")
+    expected = method.route(round.client_key(client))
+    if wire.number(message.payload.route) != expected:
+        raise WireError(f"client {client} used subspace {wire.number(message.payload.route)}, not {expected}")
+    return message
+
+
+def _decode(data: bytes, run: bytes) -> Message:
+    message = wire.decode(data)
+    if message.run != run:
+        raise WireError("a message of another run")
+    return message

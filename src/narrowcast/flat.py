@@ -1,0 +1,87 @@
+"""A module's trainable parameters and gradients, each as one contiguous vector, without copies.
+
+The parameters become views of `theta` and their gradients views of `grad`: writing theta changes the model,
+and a backward pass fills grad. `state_dict` and `load_state_dict` go on working, since they copy in place.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Names and shapes of the trainable parameters, in the order in which they lie in theta."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """D."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def split(self, theta: Tensor) -> dict[str, Tensor]:
+        """The vector as named tensors: views, not copies."""
+        parts = theta.split([math.prod(shape) for shape in self.shapes])
+        return {n: p.view(s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
+
+
+class FlatParameters:
+    """theta and grad of a module, (D,) each. Tied weights count once, frozen parameters are left alone."""
+
+    def __init__(self, module: nn.Module) -> None:
+        named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+        if not named:
+            raise ValueError(
+                f"{type(module).__name__} has no trainable parameters: nothing could be sent. "
+                "Set requires_grad on those to train"
+            )
+        _refuse_unfit(named)
+        self.layout = Layout(tuple(n for n, _ in named), tuple(tuple(p.shape) for _, p in named))
+        self.theta = torch.cat([p.detach().reshape(-1) for _, p in named])
+        self.grad = torch.zeros_like(self.theta)
+        self._parameters = [p for _, p in named]
+        for p, view in zip(self._parameters, self.layout.split(self.theta).values(), strict=True):
+            p.data = view
+        self._grads = list(self.layout.split(self.grad).values())
+        self.attach_grad()
+
+    def attach_grad(self) -> None:
+        """Make .grad of every parameter a view of `grad` again (`zero_grad` detaches it by default)."""
+        for p, view in zip(self._parameters, self._grads, strict=True):
+            p.grad = view
+
+    def load(self, theta: Tensor) -> None:
+        """Set the parameters to theta (D,); nothing to do when it is this very vector."""
+        if theta.shape != self.theta.shape:
+            raise ValueError(f"the module has {self.theta.numel()} parameters, theta has shape {tuple(theta.shape)}")
+        if theta.data_ptr() != self.theta.data_ptr():
+            self.theta.copy_(theta)
+
+
+def _refuse_unfit(named: list[tuple[str, nn.Parameter]]) -> None:
+    for name, p in named:
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ValueError(f"parameter {name} has no shape yet: run one forward pass of the lazy module first")
+        if p.dtype != torch.float32 or p.device.type != "cpu" or p.layout != torch.strided:
+            raise ValueError(
+                f"parameter {name} is {p.dtype} on {p.device} ({p.layout}): narrowcast trains dense float32 "
+                "parameters on the CPU. Call module.float().cpu(), or freeze it with requires_grad_(False)"
+            )
+    spans = sorted((p.untyped_storage().data_ptr(), *_span(p), n) for n, p in named if p.numel())
+    for (s0, _, end, a), (s1, start, _, b) in zip(spans, spans[1:], strict=False):
+        if s0 == s1 and start < end:
+            raise ValueError(
+                f"parameters {a} and {b} overlap in memory without being the same parameter: tie them by "
+                "assigning one nn.Parameter to both modules, or clone one"
+            )
+
+
+def _span(p: Tensor) -> tuple[int, int]:
+    """First and last-plus-one element of the storage that p touches."""
+    last = sum((n - 1) * s for n, s in zip(p.shape, p.stride(), strict=True))
+    return p.storage_offset(), p.storage_offset() + last + 1

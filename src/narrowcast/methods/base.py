@@ -1,0 +1,164 @@
+"""What a method is: how the server's model reaches a client, and how a client's update reaches the server.
+
+A method object is immutable settings; the server's state, a client's model, its private state and the
+accumulator of a round are values passed in and out. Drivers (the simulator, Flower, torch DDP) call these
+functions and nothing else, and none of them knows which method it drives.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from narrowcast.flat import Layout
+from narrowcast.random import Key
+from narrowcast.wire import Block, Payload, WireError
+
+MAX_WEIGHT = 10_000.0  # one client's say in a round, whatever it claims
+
+LOG, DENSE = 0, 1  # kinds of download: what the client lacks, or the whole model
+
+
+class Diverged(ArithmeticError):
+    """The loss or the sum of a round is not finite any more."""
+
+
+@dataclass(frozen=True)
+class RoundInfo:
+    """What a server step needs to know of the round: its number, its place in the epoch, the rate."""
+
+    number: int
+    epoch: int
+    epoch_end: bool
+    rate: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a client keeps between visits: enough to need only the difference next time. Safe to lose."""
+
+    version: int | None  # None: a newcomer, who has theta0 and nothing else
+    stage: int
+    base: Tensor  # (D,)
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """The running sum of a round: its memory does not grow with the cohort."""
+
+    total: Tensor  # (rows, numbers of a payload)
+    weight: float = 0.0
+    stage: int = 0
+
+
+class Server(ABC):
+    """The server's state. Subclasses are frozen dataclasses."""
+
+    version: int  # steps taken: two equal versions are equal models
+
+
+S = TypeVar("S", bound=Server)
+
+
+class Method(ABC, Generic[S]):
+    name: ClassVar[str]
+    local_steps: ClassVar[int] = 1  # what the method takes by default
+    whole_model: ClassVar[bool] = False  # every download is the whole model: none is a fallback
+    linear: bool  # the sum of payloads is the payload of the sum
+
+    @abstractmethod
+    def server(self, theta0: Tensor, layout: Layout) -> S:
+        """The state before the first round."""
+
+    @abstractmethod
+    def theta(self, server: S, out: Tensor | None = None) -> Tensor:
+        """The server's model, (D,)."""
+
+    @abstractmethod
+    def download(self, server: S, have: int | None) -> Payload:
+        """What a client at version `have` lacks (None: a newcomer)."""
+
+    def lag(self, server: S, have: int | None) -> Hashable:
+        """Clients with equal lags get equal downloads; a driver encodes each of them once."""
+        return have
+
+    def newcomer(self, theta0: Tensor) -> Model:
+        """A client before its first visit."""
+        return Model(None, 0, theta0)
+
+    @abstractmethod
+    def reconcile(self, model: Model, down: Payload, version: int, out: Tensor | None = None) -> tuple[Model, Tensor]:
+        """(the client's new model, theta equal to the server's bit for bit)."""
+
+    def route(self, key: Key) -> int:
+        """Which of the K subspaces a client uses, from a key that both sides know."""
+        return 0
+
+    @abstractmethod
+    def compress(self, private: Any, v: Tensor, model: Model, key: Key) -> tuple[Any, Payload]:
+        """(the client's new private state, the payload of its update v)."""
+
+    @abstractmethod
+    def zero(self, server: S) -> Accumulator:
+        """The empty sum of a round."""
+
+    @abstractmethod
+    def terms(self, acc: Accumulator, up: Payload) -> tuple[int, Tensor]:
+        """(row of acc.total, numbers to add there) of an upload; one that does not fit is a WireError."""
+
+    def add(self, acc: Accumulator, up: Payload, weight: float) -> Accumulator:
+        """acc + weight * up, the weight capped. A payload that is refused leaves acc as it was."""
+        weight = capped(weight)
+        return self._added(acc, up, weight, weight)
+
+    def add_sum(self, acc: Accumulator, total: Payload, weight: float) -> Accumulator:
+        """acc + a payload that is itself a weighted sum of clients' updates, of `weight` altogether."""
+        return self._added(acc, total, 1.0, weight)
+
+    def _added(self, acc: Accumulator, up: Payload, factor: float, weight: float) -> Accumulator:
+        row, numbers = self.terms(acc, up)
+        grown = acc.total[row] + numbers * factor
+        if not torch.isfinite(grown).all():
+            raise WireError("an update overflows the sum of the round")
+        acc.total[row] = grown  # the accumulator is the one thing that is changed in place
+        return replace(acc, weight=acc.weight + weight)
+
+    @abstractmethod
+    def step(self, server: S, acc: Accumulator, round: RoundInfo) -> S:
+        """The state after the round. An empty round leaves the state as it was."""
+
+    @abstractmethod
+    def state(self, server: S) -> dict[str, Any]:
+        """What a checkpoint keeps: tensors and numbers."""
+
+    @abstractmethod
+    def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> S:
+        """The server whose `state` this is."""
+
+
+def capped(weight: float) -> float:
+    """A client's weight: positive, finite, at most MAX_WEIGHT."""
+    if not (math.isfinite(weight) and weight > 0):
+        raise WireError(f"a client's weight must be a positive number, got {weight}")
+    return min(weight, MAX_WEIGHT)
+
+
+def mean(acc: Accumulator) -> Tensor:
+    """The weighted mean of a round's payloads, checked to be finite."""
+    average = acc.total / acc.weight
+    if not torch.isfinite(average).all():
+        raise Diverged("the sum of this round's updates is not finite")
+    return average
+
+
+def only_block(up: Payload) -> Block:
+    """The single block of an upload."""
+    if len(up.blocks) != 1:
+        raise WireError(f"an upload has one block, got {len(up.blocks)}")
+    return up.blocks[0]

@@ -1,0 +1,218 @@
+"""Intrinsic gradient compression: static, K-subspace, time-varying, and the combination, in one piece.
+
+The model is theta = base_e + sum_k A_{e,k} Sigma_{e,k}: stage e has K subspaces of dimension d, base_e is
+theta0 with every finished stage folded in. A client uploads A_{e,k}^T v for one k; the server steps on Sigma
+and sends Sigma. K = 1 and one stage is `static`; a new stage every epoch (or every N rounds) is
+`time-varying`; K > 1 is `k-subspace`; both together are the combination.
+
+Both sides compute theta afresh from base and Sigma, in the same order, so they agree bit for bit. A client
+that knows stage e needs Sigma_e only; one that is m stages behind needs the m finished Sigmas too, or base
+itself where that is smaller.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from narrowcast import formats, random, wire
+from narrowcast.flat import Layout
+from narrowcast.methods.base import (
+    DENSE, LOG, Accumulator, Method, Model, RoundInfo, Server, mean, only_block,
+)  # fmt: skip
+from narrowcast.random import Key, Purpose
+from narrowcast.server_optim import SGD, Optimiser, State
+from narrowcast.subspaces import KINDS, Subspace, subspace
+from narrowcast.wire import Payload, WireError
+
+MAX_SUBSPACES = 4096
+
+
+@dataclass(frozen=True)
+class IntrinsicServer(Server):
+    version: int
+    base: Tensor  # (D,) base_e
+    exact: Tensor  # (K, d) Sigma_e as the optimiser has it
+    sigma: Tensor  # (K, d) Sigma_e as it is sent: the model
+    log: tuple[Tensor, ...]  # (K, d) Sigma of every finished stage
+    starts: tuple[int, ...]  # the version at which each stage began; the last is the current one
+    epoch: int  # the epoch in which the current stage began
+    optimiser: State
+
+    @property
+    def stage(self) -> int:
+        return len(self.log)
+
+
+@dataclass(frozen=True)
+class Intrinsic(Method[IntrinsicServer]):
+    """`refresh`: 0 never changes A, "epoch" changes it after every epoch, N after every N rounds.
+
+    `unbiased` is the paper's convention, theta -= lr A A^T v. The default steps along an orthonormal basis,
+    theta -= lr (d/D) A A^T v, so that rates compare with those of uncompressed training.
+    """
+
+    name: ClassVar[str] = "intrinsic"
+    key: Key
+    dim: int
+    subspaces: int = 1
+    refresh: str | int = 0
+    kind: str = "rotation"
+    optimiser: Optimiser = field(default_factory=SGD)
+    carry: bool = False
+    unbiased: bool = False
+    uplink: str = "f32"
+    downlink: str = "f32"
+
+    def __post_init__(self) -> None:
+        if self.dim < 1 or not 1 <= self.subspaces <= MAX_SUBSPACES:
+            raise ValueError(f"need dim >= 1 and 1 <= subspaces <= {MAX_SUBSPACES}, got {self.dim}, {self.subspaces}")
+        if self.refresh != "epoch" and not (isinstance(self.refresh, int) and self.refresh >= 0):
+            raise ValueError(f'refresh must be "epoch" or a number of rounds (0: never), got {self.refresh!r}')
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind of subspace {self.kind!r}: choose one of {', '.join(KINDS)}")
+        formats.by_name(self.uplink)
+        if self.downlink not in ("f32", "f16"):  # a finished Sigma is sent again: it must encode to itself
+            raise ValueError(f"downlink must be f32 or f16, got {self.downlink!r}")
+
+    @property
+    def linear(self) -> bool:  # type: ignore[override]
+        return formats.by_name(self.uplink).exact
+
+    def subspace(self, D: int, stage: int, k: int) -> Subspace:
+        """A_{stage,k}: its key comes from the run's key, nothing else."""
+        return subspace(self.kind, D, self.dim, random.derive(self.key, Purpose.SUBSPACE, stage, k))
+
+    def server(self, theta0: Tensor, layout: Layout) -> IntrinsicServer:
+        if self.dim > theta0.numel():
+            raise ValueError(f"dim {self.dim} exceeds the model's {theta0.numel()} parameters: choose a smaller --dim")
+        zero = torch.zeros(self.subspaces, self.dim)
+        return IntrinsicServer(0, theta0, zero, zero, (), (0,), 0, self.optimiser.init(zero))
+
+    def theta(self, server: IntrinsicServer, out: Tensor | None = None) -> Tensor:
+        return self._expand(server.base, server.stage, server.sigma, out)
+
+    def _expand(self, base: Tensor, stage: int, sigma: Tensor, out: Tensor | None = None) -> Tensor:
+        """base + A_1 sigma_1 + ... + A_K sigma_K, added in this order on both sides."""
+        for k in range(self.subspaces):
+            base = out = self.subspace(base.numel(), stage, k).add_expanded(base, sigma[k], out)
+        return base
+
+    def lag(self, server: IntrinsicServer, have: int | None) -> int:
+        """How many finished stages the client lacks; whoever claims an impossible version lacks them all."""
+        if have is None or not 0 <= have <= server.version:
+            return server.stage
+        return server.stage + 1 - bisect.bisect_right(server.starts, have)
+
+    def download(self, server: IntrinsicServer, have: int | None) -> Payload:
+        first = server.stage - self.lag(server, have)
+        current = wire.block(server.sigma, self.downlink)
+        missing = [len(current.data)] * (server.stage - first)
+        if wire.blocks_size(missing) > wire.blocks_size([4 * server.base.numel()]):
+            return wire.payload([wire.block(server.base), current], kind=DENSE, stage=server.stage)
+        finished = [wire.block(sigma, self.downlink) for sigma in server.log[first:]]
+        return wire.payload([*finished, current], kind=LOG, stage=server.stage)
+
+    def reconcile(self, model: Model, down: Payload, version: int, out: Tensor | None = None) -> tuple[Model, Tensor]:
+        stage, base, blocks = wire.number(down.stage), model.base, down.blocks
+        if down.kind == DENSE and len(blocks) == 2:
+            base, blocks = blocks[0].numbers(base.numel()), blocks[1:]
+        elif down.kind != LOG or len(blocks) != stage - model.stage + 1:
+            raise WireError(
+                f"a client at stage {model.stage} cannot use a download of kind {down.kind} with {len(blocks)} "
+                f"blocks for stage {stage}: it must ask again as a newcomer"
+            )
+        *finished, sigma = [b.numbers(self.subspaces * self.dim).view(self.subspaces, self.dim) for b in blocks]
+        for e, final in enumerate(finished, model.stage):
+            base = self._expand(base, e, final)
+        return Model(version, stage, base), self._expand(base, stage, sigma, out)
+
+    def route(self, key: Key) -> int:
+        return random.below(key, self.subspaces)
+
+    def compress(self, private: Any, v: Tensor, model: Model, key: Key) -> tuple[Any, Payload]:
+        k = self.route(key)
+        coordinates = self.subspace(v.numel(), model.stage, k).project(v)
+        return private, wire.payload([wire.block(coordinates, self.uplink, key)], stage=model.stage, route=k)
+
+    def zero(self, server: IntrinsicServer) -> Accumulator:
+        return Accumulator(torch.zeros_like(server.sigma), stage=server.stage)
+
+    def terms(self, acc: Accumulator, up: Payload) -> tuple[int, Tensor]:
+        k = wire.number(up.route)
+        if wire.number(up.stage) != acc.stage or k >= self.subspaces:
+            raise WireError(f"an update for stage {wire.number(up.stage)}, subspace {k}: the round is at {acc.stage}")
+        return k, only_block(up).numbers(self.dim)
+
+    def step(self, server: IntrinsicServer, acc: Accumulator, round: RoundInfo) -> IntrinsicServer:
+        if acc.weight == 0:
+            return server
+        # On orthonormal coordinates Q = s A the gradient is s A^T v, and Sigma moves by s times their step.
+        s = 1.0 if self.unbiased else math.sqrt(self.dim / server.base.numel())
+        state, delta = self.optimiser.step(server.optimiser, mean(acc) * s, round.rate)
+        exact = server.exact - delta * s
+        sigma = wire.block(exact, self.downlink).numbers(exact.numel()).view_as(exact)
+        server = replace(server, version=server.version + 1, exact=exact, sigma=sigma, optimiser=state)
+        return self._fold(server, round) if self._due(server, round) else server
+
+    def _due(self, server: IntrinsicServer, round: RoundInfo) -> bool:
+        if self.refresh == "epoch":  # the second half catches up after an empty last round
+            return round.epoch_end or round.epoch > server.epoch
+        return 0 < int(self.refresh) <= server.version - server.starts[-1]
+
+    def _fold(self, server: IntrinsicServer, round: RoundInfo) -> IntrinsicServer:
+        """Finish a stage: base takes A Sigma in, the log takes Sigma, new coordinates start at zero."""
+        zero = torch.zeros_like(server.exact)
+        state = self.optimiser.init(zero)
+        if self.carry:
+            state = self.optimiser.carry(server.optimiser, lambda m: self._move(m, server))
+        return replace(
+            server,
+            base=self.theta(server),
+            exact=zero,
+            sigma=zero,
+            log=(*server.log, server.sigma),
+            starts=(*server.starts, server.version),
+            epoch=round.epoch + round.epoch_end,
+            optimiser=state,
+        )
+
+    def _move(self, m: Tensor, server: IntrinsicServer) -> Tensor:
+        """A vector on the old coordinates, in the new ones: (d/D) A_new^T A_old m."""
+        D = server.base.numel()
+        moved = self._expand(torch.zeros(D), server.stage, m)
+        new = [self.subspace(D, server.stage + 1, k).project(moved) for k in range(self.subspaces)]
+        return torch.stack(new) * (self.dim / D)
+
+    def state(self, server: IntrinsicServer) -> dict[str, Any]:
+        """Everything but base, which the log gives back: the log is the model."""
+        log = torch.stack(server.log) if server.log else torch.zeros(0, self.subspaces, self.dim)
+        return {
+            "version": server.version,
+            "exact": server.exact,
+            "sigma": server.sigma,
+            "log": log,
+            "starts": list(server.starts),
+            "epoch": server.epoch,
+            "optimiser": server.optimiser,
+        }
+
+    def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> IntrinsicServer:
+        base, log = theta0, tuple(state["log"])
+        for e, final in enumerate(log):
+            base = self._expand(base, e, final)
+        return IntrinsicServer(
+            version=state["version"],
+            base=base,
+            exact=state["exact"],
+            sigma=state["sigma"],
+            log=log,
+            starts=tuple(state["starts"]),
+            epoch=state["epoch"],
+            optimiser=state["optimiser"],
+        )

@@ -1,0 +1,74 @@
+"""No compression: D numbers up and D numbers down. The yardstick, and the carrier of FedAvg."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from narrowcast import wire
+from narrowcast.flat import Layout
+from narrowcast.methods.base import (
+    DENSE, Accumulator, Method, Model, RoundInfo, Server, mean, only_block,
+)  # fmt: skip
+from narrowcast.random import Key
+from narrowcast.server_optim import SGD, Optimiser, State
+from narrowcast.wire import Payload, WireError
+
+
+@dataclass(frozen=True)
+class DenseServer(Server):
+    version: int
+    weights: Tensor  # (D,)
+    optimiser: State
+
+
+@dataclass(frozen=True)
+class Uncompressed(Method[DenseServer]):
+    """theta -= lr (1/W) sum_w v_w, with theta and v_w sent whole."""
+
+    name: ClassVar[str] = "uncompressed"
+    linear: ClassVar[bool] = True
+    whole_model: ClassVar[bool] = True
+    optimiser: Optimiser = field(default_factory=SGD)
+
+    def server(self, theta0: Tensor, layout: Layout) -> DenseServer:
+        return DenseServer(0, theta0, self.optimiser.init(theta0))
+
+    def theta(self, server: DenseServer, out: Tensor | None = None) -> Tensor:
+        return server.weights if out is None else out.copy_(server.weights)
+
+    def lag(self, server: DenseServer, have: int | None) -> int:
+        return 0
+
+    def download(self, server: DenseServer, have: int | None) -> Payload:
+        return wire.payload([wire.block(server.weights)], kind=DENSE)
+
+    def reconcile(self, model: Model, down: Payload, version: int, out: Tensor | None = None) -> tuple[Model, Tensor]:
+        if down.kind != DENSE or len(down.blocks) != 1:
+            raise WireError(f"expected the whole model in one block, got kind {down.kind}, {len(down.blocks)} blocks")
+        theta = down.blocks[0].numbers(model.base.numel())
+        return Model(version, 0, theta), theta if out is None else out.copy_(theta)
+
+    def compress(self, private: Any, v: Tensor, model: Model, key: Key) -> tuple[Any, Payload]:
+        return private, wire.payload([wire.block(v)])
+
+    def zero(self, server: DenseServer) -> Accumulator:
+        return Accumulator(torch.zeros(1, server.weights.numel()))
+
+    def terms(self, acc: Accumulator, up: Payload) -> tuple[int, Tensor]:
+        return 0, only_block(up).numbers(acc.total.shape[1])
+
+    def step(self, server: DenseServer, acc: Accumulator, round: RoundInfo) -> DenseServer:
+        if acc.weight == 0:
+            return server
+        state, delta = self.optimiser.step(server.optimiser, mean(acc)[0], round.rate)
+        return replace(server, version=server.version + 1, weights=server.weights - delta, optimiser=state)
+
+    def state(self, server: DenseServer) -> dict[str, Any]:
+        return {"version": server.version, "weights": server.weights, "optimiser": server.optimiser}
+
+    def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> DenseServer:
+        return DenseServer(state["version"], state["weights"], state["optimiser"])

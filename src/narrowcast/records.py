@@ -1,0 +1,87 @@
+"""RoundRecord: one line of a run, and how it is written and read."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+
+class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What happened in a round. Bytes are those of encoded messages, summed over the clients of the round."""
+
+    round: int
+    epoch: int
+    version: int  # the server's after the round
+    rate: float
+    loss: float | None  # mean training loss of the clients that answered
+    clients: int  # that answered and were counted
+    up: int
+    down: int
+    down_first: int = 0  # the part of `down` sent to clients on their first visit
+    down_dense: int = 0  # the part of `down` sent as whole models although the method compresses
+    dropped: dict[str, int] = {}  # why -> how many clients
+    metrics: dict[str, float] = {}  # on held-out data, where this round was evaluated
+    seconds: float = 0.0
+    client_seconds: float = 0.0  # of one client: reconcile, train, compress
+    peak_memory: int = 0  # resident bytes of this process at its peak during the round
+
+    def same_as(self, other: RoundRecord) -> bool:
+        """Equal in everything but what a clock or the operating system says."""
+        return self._timeless() == other._timeless()
+
+    def _timeless(self) -> RoundRecord:
+        return msgspec.structs.replace(self, seconds=0.0, client_seconds=0.0, peak_memory=0)
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(RoundRecord)
+
+
+def to_line(record: RoundRecord) -> bytes:
+    return _encoder.encode(record) + b"\n"
+
+
+def read(path: Path, before: int | None = None) -> list[RoundRecord]:
+    """The records of a file, up to round `before`. A last line cut off by a kill is left out."""
+    lines = path.read_bytes().split(b"\n")
+    records = []
+    for i, line in enumerate(lines[:-1]):
+        try:
+            record = _decoder.decode(line)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{path}, line {i + 1} is not a round record: {error}") from None
+        if before is None or record.round < before:
+            records.append(record)
+    return records
+
+
+def write(path: Path, records: Iterable[RoundRecord]) -> None:
+    """Replace a file of records atomically."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(b"".join(map(to_line, records)))
+    os.replace(temporary, path)
+
+
+def reset_peak_memory() -> None:
+    """Start a new measurement of the peak, where the system can (Linux)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def peak_memory() -> int:
+    """Peak resident bytes of this process since the last reset (elsewhere than on Linux: since its start)."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,79 @@
+"""The server's optimiser, on whatever coordinates a method has: d of them, or D when nothing is compressed.
+
+State is data: `init` makes it, `step` takes it and returns the new one with the step to subtract. When A
+changes the coordinates lose their meaning, and `carry` says what is kept of them:
+- momentum is a vector: m_new = (d/D) A_new^T A_old m_old, of which about d/D of the energy survives;
+- Adam's second moment is a size per coordinate, and fresh coordinates are alike: each gets the mean.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+
+class Optimiser(ABC):
+    @abstractmethod
+    def init(self, like: Tensor) -> State: ...
+
+    @abstractmethod
+    def step(self, state: State, gradient: Tensor, rate: float) -> tuple[State, Tensor]:
+        """(new state, the step to subtract)."""
+
+    def carry(self, state: State, move: Callable[[Tensor], Tensor]) -> State:
+        """State for new coordinates, where `move` maps a vector of old ones."""
+        return {name: move(value) if name == "momentum" else value for name, value in state.items()}
+
+
+@dataclass(frozen=True)
+class SGD(Optimiser):
+    def init(self, like: Tensor) -> State:
+        return {}
+
+    def step(self, state: State, gradient: Tensor, rate: float) -> tuple[State, Tensor]:
+        return state, gradient * rate
+
+
+@dataclass(frozen=True)
+class Momentum(Optimiser):
+    """m <- beta m + g, step lr m: the convention of torch.optim.SGD."""
+
+    beta: float = 0.9
+
+    def init(self, like: Tensor) -> State:
+        return {"momentum": torch.zeros_like(like)}
+
+    def step(self, state: State, gradient: Tensor, rate: float) -> tuple[State, Tensor]:
+        momentum = state["momentum"] * self.beta + gradient
+        return {"momentum": momentum}, momentum * rate
+
+
+@dataclass(frozen=True)
+class Adam(Optimiser):
+    beta: float = 0.9
+    beta2: float = 0.99
+    epsilon: float = 1e-8
+
+    def init(self, like: Tensor) -> State:
+        return {"momentum": torch.zeros_like(like), "second": torch.zeros_like(like), "count": torch.zeros(())}
+
+    def step(self, state: State, gradient: Tensor, rate: float) -> tuple[State, Tensor]:
+        momentum = state["momentum"] * self.beta + gradient * (1 - self.beta)
+        second = state["second"] * self.beta2 + gradient.square() * (1 - self.beta2)
+        count = state["count"] + 1
+        m = momentum / (1 - self.beta ** float(count))
+        v = second / (1 - self.beta2 ** float(count))
+        return {"momentum": momentum, "second": second, "count": count}, m / (v.sqrt() + self.epsilon) * rate
+
+    def carry(self, state: State, move: Callable[[Tensor], Tensor]) -> State:
+        moved = super().carry(state, move)
+        return {**moved, "second": torch.full_like(state["second"], float(state["second"].mean()))}
+
+
+OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}

@@ -1,0 +1,233 @@
+"""The in-process driver: many clients, one machine, the same bytes as over a network.
+
+Clients are numbers. What one of them keeps is the version it last saw (an integer); the model at a version
+is shared by all. Messages are really encoded and decoded: the theta that a round's gradients are taken at is
+the one a client reconciled from bytes, and its digest is compared with the server's in every round.
+
+For a linear method the sum of the clients' payloads is the payload of their sum, so the updates of all
+clients on one route are summed first and compressed once. `per_client=True` takes the slow road, one upload
+a client; both give the same bytes, and the same model within float tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from narrowcast import exchange, random, records, wire
+from narrowcast.exchange import Round
+from narrowcast.local import Local, summed_update
+from narrowcast.methods.base import DENSE, Accumulator, Diverged, Method, RoundInfo, capped
+from narrowcast.random import Key, Purpose
+from narrowcast.records import RoundRecord
+from narrowcast.sampling import Cohorts, schedule
+from narrowcast.tasks.base import Task
+from narrowcast.tasks.partition import IndexArray
+
+
+MAX_U32 = (1 << 32) - 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long, how many, how fast. `epochs` and `rounds`: the first to be reached ends the run."""
+
+    cohort: int
+    lr: float
+    epochs: float | None = None
+    rounds: int | None = None
+    schedule: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 1.0)])
+    sampling: str = "epoch"
+    participation: float = 1.0
+    dropout: float = 0.0
+    local_steps: int | None = None  # None: what the method takes by default
+    local_batch: int = 0
+    local_lr: float | None = None  # None: the rate of the round
+    weighting: str = "clients"
+    evaluate_every: int = 0  # rounds; 0: once, at the end
+    per_client: bool = False
+    key: Key = 0
+    run: bytes = b"\0" * 8
+
+    def __post_init__(self) -> None:
+        if self.epochs is None and self.rounds is None:
+            raise ValueError("say how long to train: epochs or rounds")
+        if (self.epochs is not None and not self.epochs > 0) or (self.rounds is not None and self.rounds < 1):
+            raise ValueError(f"epochs and rounds must be positive, got {self.epochs} and {self.rounds}")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"lr must be a positive number, got {self.lr}")
+        if self.weighting not in ("clients", "examples"):
+            raise ValueError(f"weighting must be 'clients' or 'examples', got {self.weighting!r}")
+        if self.local_steps is not None and self.local_steps < 1:
+            raise ValueError(f"local_steps must be at least 1, got {self.local_steps}")
+
+
+class Simulation:
+    """A run in progress: iterate for one record a round; `state` and `restore` to stop and go on."""
+
+    def __init__(self, task: Task, method: Method[Any], plan: Plan) -> None:
+        self.task, self.method, self.plan = task, method, plan
+        self.cohorts = Cohorts(
+            len(task.clients), plan.cohort, plan.key, plan.sampling, plan.participation, plan.dropout
+        )
+        per_epoch = self.cohorts.rounds_per_epoch
+        by_epochs = math.ceil(plan.epochs * per_epoch) if plan.epochs is not None else None
+        self.rounds = min(r for r in (by_epochs, plan.rounds) if r is not None)
+        self.theta0 = task.theta0()
+        self.server = method.server(self.theta0, task.layout)
+        self.have: IndexArray = np.full(len(task.clients), -1, np.int64)
+        self.private: dict[int, Any] = {}
+        self.round = 0
+        self._client = method.newcomer(self.theta0)
+        self._theta = method.theta(self.server, torch.empty_like(self.theta0))
+
+    @property
+    def theta(self) -> Tensor:
+        """The server's model, valid until the next round."""
+        return self._theta
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        while self.round < self.rounds:
+            yield self.step()
+
+    def step(self) -> RoundRecord:
+        """One round, from the choice of clients to the record."""
+        started = time.perf_counter()
+        records.reset_peak_memory()
+        number, plan, method = self.round, self.plan, self.method
+        round = Round(plan.run, plan.key, number, self.server.version, wire.digest(self._theta))
+        rate = plan.lr * schedule(plan.schedule, (number + 0.5) / self.cohorts.rounds_per_epoch)
+        came = self.cohorts.come(number)
+        answering = self.cohorts.answer(number, came)
+        record = RoundRecord(
+            round=number,
+            epoch=self.cohorts.epoch(number),
+            version=self.server.version,
+            rate=rate,
+            loss=None,
+            clients=0,
+            up=0,
+            down=0,
+            dropped={"no answer": len(came) - len(answering)} if len(answering) < len(came) else {},
+        )
+        self._download(came, round, record)
+        clock = time.perf_counter()
+        theta = self._reconcile(round)
+        reconciled = time.perf_counter() - clock
+        acc = method.zero(self.server)
+        if len(answering):
+            clock = time.perf_counter()
+            acc = self._train(theta, answering, round, rate, acc, record)
+            record.client_seconds = reconciled + (time.perf_counter() - clock) / len(answering)
+        info = RoundInfo(number, record.epoch, self.cohorts.epoch_end(number), rate)
+        self.server = method.step(self.server, acc, info)
+        self._theta = method.theta(self.server, self._theta)
+        record.version = self.server.version
+        self.round += 1
+        if self.round == self.rounds or (plan.evaluate_every and self.round % plan.evaluate_every == 0):
+            record.metrics = self.task.evaluate(self._theta)
+        record.seconds = time.perf_counter() - started
+        record.peak_memory = records.peak_memory()
+        return record
+
+    def _download(self, came: IndexArray, round: Round, record: RoundRecord) -> None:
+        """Count what each client is sent; equal messages are encoded once."""
+        sent: dict[Any, tuple[int, bool]] = {}
+        for have in self.have[came].tolist():
+            version = None if have < 0 else have
+            lag = self.method.lag(self.server, version)
+            if lag not in sent:
+                payload = self.method.download(self.server, version)
+                fallback = payload.kind == DENSE and not self.method.whole_model
+                sent[lag] = len(exchange.seal(round, payload)), fallback
+            size, fallback = sent[lag]
+            record.down += size
+            record.down_first += size if version is None else 0
+            record.down_dense += size if fallback else 0
+        self.have[came] = self.server.version
+
+    def _reconcile(self, round: Round) -> Tensor:
+        """Theta as a client has it, from bytes, in the memory of the task's model."""
+        data = exchange.send_down(self.method, self.server, round, self._client.version)
+        self._client, theta, _ = exchange.receive_down(
+            self.method, self._client, data, round.run, round.key, self.task.buffer()
+        )
+        return theta
+
+    def _train(
+        self, theta: Tensor, clients: IndexArray, round: Round, rate: float, acc: Accumulator, record: RoundRecord
+    ) -> Accumulator:
+        """Updates of all clients, compressed, sent and added up; the bytes and the loss go into the record."""
+        plan, task = self.plan, self.task
+        local = Local(plan.local_steps or self.method.local_steps, plan.local_batch, plan.local_lr or rate or plan.lr)
+        augment = random.derive(plan.key, Purpose.AUGMENT, round.number)
+        total_loss = total_weight = 0.0
+        for group in self._groups(clients, round):
+            keys = [round.client_key(c) for c in group]
+            sizes = [len(task.clients[c]) if plan.weighting == "examples" else 1 for c in group]
+            weights = [capped(size) for size in sizes]
+            alone = len(group) == 1 and not self._together
+            loss, v = summed_update(task, theta, np.array(group), [1.0] if alone else weights, local, keys, augment)
+            if not math.isfinite(loss):
+                raise Diverged(f"the loss is {loss} in round {round.number}: lower --lr (it was {plan.lr:g})")
+            total_loss += loss * (weights[0] if alone else 1.0)
+            total_weight += sum(weights)
+            private, data = exchange.send_up(
+                self.method, self.private.get(group[0]), v, self._client, round, group[0], min(sizes[0], MAX_U32)
+            )
+            if alone:
+                acc = exchange.receive_up(self.method, acc, data, round, group[0])
+                if private is not None:
+                    self.private[group[0]] = private
+            else:
+                message = exchange.check_up(self.method, data, round, group[0])
+                acc = self.method.add_sum(acc, message.payload, sum(weights))
+            record.up += len(data) * len(group)
+            record.clients += len(group)
+        record.loss = total_loss / total_weight
+        return acc
+
+    @property
+    def _together(self) -> bool:
+        return self.method.linear and not self.plan.per_client
+
+    def _groups(self, clients: IndexArray, round: Round) -> list[list[int]]:
+        """Clients whose updates are summed before they are compressed: those on one route, or each alone."""
+        if not self._together:
+            return [[c] for c in clients.tolist()]
+        routes: dict[int, list[int]] = {}
+        for c in clients.tolist():
+            routes.setdefault(self.method.route(round.client_key(c)), []).append(c)
+        return [routes[k] for k in sorted(routes)]
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "round": self.round,
+            "server": self.method.state(self.server),
+            "have": torch.from_numpy(self.have.copy()),
+            "private": dict(self.private),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken: the rounds that follow are those of an undisturbed run."""
+        if len(state["have"]) != len(self.have):
+            raise ValueError(f"the checkpoint has {len(state['have'])} clients, this task {len(self.have)}")
+        self.round = state["round"]
+        self.server = self.method.restore(self.theta0, self.task.layout, state["server"])
+        self.have = state["have"].numpy().copy()
+        self.private = dict(state["private"])
+        self._client = self.method.newcomer(self.theta0)
+        self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
+
+
+def simulate(task: Task, method: Method[Any], plan: Plan) -> Iterator[RoundRecord]:
+    """Train: one record a round."""
+    return iter(Simulation(task, method, plan))

@@ -1,0 +1,29 @@
+"""theta0 from a seed of our own generator, so that it is the same on every machine and torch version."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from narrowcast import random
+from narrowcast.random import Key, Purpose
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, key: Key, gain: float = 2.0) -> nn.Module:
+    """Normal weights of variance gain / fan_in (2: He's, for ReLU), zero biases; norms stay as they are."""
+    number = 0
+    for part in module.modules():
+        if not isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Embedding):
+            continue
+        weight = part.weight
+        fan_in = 1 if isinstance(part, nn.Embedding) else weight[0].numel()
+        scale = np.float32(0.02 if isinstance(part, nn.Embedding) else (gain / fan_in) ** 0.5)
+        stream = random.derive(key, Purpose.INIT, number)
+        z = random.normals(stream, Purpose.NORMALS, weight.numel()) * scale
+        weight.copy_(torch.from_numpy(z).view_as(weight))
+        if getattr(part, "bias", None) is not None:
+            part.bias.zero_()
+        number += 1
+    return module

@@ -1,0 +1,67 @@
+"""ResNet-9 as the FetchSGD code builds it, without batch norm: 6 570 880 parameters at width 64."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import max_pool2d, relu
+
+from narrowcast.random import Key
+from narrowcast.tasks.init import initialise
+
+FULL_WIDTH = 64
+LOGIT_SCALE = 0.125
+RESIDUAL_SCALE = 0.5
+
+
+def convolution(inputs: int, outputs: int) -> nn.Conv2d:
+    """3x3, same size, with a bias for every channel: the 2 240 that the paper's count has beyond the weights."""
+    return nn.Conv2d(inputs, outputs, 3, padding=1)
+
+
+class Residual(nn.Module):
+    """x + relu(conv(relu(conv(x))))."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = convolution(channels, channels)
+        self.last = convolution(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + relu(self.last(relu(self.first(x))))
+
+
+class ResNet9(nn.Module):
+    """(B, 3, 32, 32) -> (B, classes) logits; channels w, 2w, 4w, 8w.
+
+    Max-pooling stands before the ReLU, which commutes with it and is then four times cheaper.
+    """
+
+    def __init__(self, width: int = FULL_WIDTH, classes: int = 10) -> None:
+        super().__init__()
+        w = width
+        self.prep = convolution(3, w)
+        self.layer1 = convolution(w, 2 * w)
+        self.residual1 = Residual(2 * w)
+        self.layer2 = convolution(2 * w, 4 * w)
+        self.layer3 = convolution(4 * w, 8 * w)
+        self.residual3 = Residual(8 * w)
+        self.linear = nn.Linear(8 * w, classes, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = relu(self.prep(x))
+        x = self.residual1(relu(max_pool2d(self.layer1(x), 2)))
+        x = relu(max_pool2d(self.layer2(x), 2))
+        x = self.residual3(relu(max_pool2d(self.layer3(x), 2)))
+        logits: Tensor = self.linear(max_pool2d(x, 4).flatten(1))
+        return LOGIT_SCALE * logits
+
+
+@torch.no_grad()
+def resnet9(key: Key, width: int = FULL_WIDTH, residual_scale: float = RESIDUAL_SCALE) -> ResNet9:
+    model = ResNet9(width)
+    initialise(model, key)
+    for part in model.modules():
+        if isinstance(part, Residual):
+            part.last.weight.mul_(residual_scale)
+    return model

@@ -1,0 +1,122 @@
+"""Messages: what a byte on the link is. Encoded with msgspec, counted as encoded, decoded as hostile.
+
+A message is a header (run, round, version, digest, ...) and a payload: blocks of numbers. Everything in a
+header has a fixed width, so messages of equal shapes have equal sizes: at most 64 bytes a message and 8 a
+block beside the numbers themselves. Decoding checks every field, and whatever is wrong is a `WireError`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import torch
+import xxhash
+from msgspec import Meta
+from torch import Tensor
+
+from narrowcast.formats import FORMATS, FormatError
+
+FORMAT_VERSION = 1
+Small = Annotated[int, Meta(ge=0, le=127)]  # one byte in msgpack
+Bytes4 = Annotated[bytes, Meta(min_length=4, max_length=4)]
+Bytes8 = Annotated[bytes, Meta(min_length=8, max_length=8)]
+
+
+class WireError(ValueError):
+    """A message that must not be used: malformed, foreign, stale, or not finite."""
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Numbers in one of the FORMATS. How many there must be is the receiver's knowledge, not the sender's."""
+
+    format: Small
+    data: bytes
+
+    def numbers(self, count: int) -> Tensor:
+        """The `count` numbers of this block, float32; anything else than `count` finite numbers is refused."""
+        if self.format >= len(FORMATS):
+            raise WireError(f"unknown number format {self.format}: this version knows 0 to {len(FORMATS) - 1}")
+        codec = FORMATS[self.format]
+        if len(self.data) != codec.size(count):
+            raise WireError(f"expected {count} numbers as {codec.name} ({codec.size(count)} bytes), got {len(self.data)}")
+        try:
+            values = codec.unpack(self.data, count)
+        except FormatError as error:
+            raise WireError(str(error)) from None
+        if not np.isfinite(values).all():
+            raise WireError("a block has a NaN or an infinity")
+        return torch.from_numpy(values)
+
+
+class Payload(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a method sends: its own `kind` of message, the `stage` of its subspace, the route k, and numbers."""
+
+    kind: Small
+    stage: Bytes4
+    route: Bytes4
+    blocks: list[Block]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A payload in its envelope. `digest` is that of the sender's theta, `weight` a client's examples."""
+
+    format: Small
+    run: Bytes8
+    round: Bytes4
+    version: Bytes4
+    weight: Bytes4
+    digest: Bytes8
+    payload: Payload
+
+
+def u32(number: int) -> bytes:
+    """A number below 2^32 in its fixed width."""
+    return number.to_bytes(4, "little")
+
+
+def number(field: bytes) -> int:
+    return int.from_bytes(field, "little")
+
+
+def block(values: Tensor, format: str = "f32", key: int = 0) -> Block:
+    """Encode a tensor of finite float32 numbers; `key` decides how lossy formats round."""
+    index = next(i for i, codec in enumerate(FORMATS) if codec.name == format)
+    return Block(index, FORMATS[index].pack(values.detach().contiguous().numpy().reshape(-1), key))
+
+
+def blocks_size(data: list[int]) -> int:
+    """Bytes of a list of blocks whose data have these sizes, as msgpack writes it."""
+    prefix = 1 if len(data) < 16 else 3 if len(data) < 1 << 16 else 5
+    return prefix + sum(n + (4 if n < 1 << 8 else 5 if n < 1 << 16 else 7) for n in data)
+
+
+def payload(blocks: list[Block], *, kind: int = 0, stage: int = 0, route: int = 0) -> Payload:
+    return Payload(kind, u32(stage), u32(route), blocks)
+
+
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: Any) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(data: bytes, limit: int = 1 << 34) -> Message:
+    """The message in `data`, checked against the schema. Takes no more memory than `data` itself."""
+    if len(data) > limit:
+        raise WireError(f"a message of {len(data)} bytes is over the limit of {limit}")
+    try:
+        message = _decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WireError(f"not a narrowcast message: {error}") from None
+    if message.format != FORMAT_VERSION:
+        raise WireError(f"message format {message.format}, this version speaks {FORMAT_VERSION}")
+    return message
+
+
+def digest(theta: Tensor) -> bytes:
+    """Eight bytes that two equal vectors share: XXH3 over the float32 bits."""
+    return xxhash.xxh3_64_digest(memoryview(theta.detach().contiguous().numpy()).cast("B"))
