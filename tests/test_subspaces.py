@@ -152,11 +152,12 @@ def test_add_expanded_is_its_plain_twin_bit_for_bit(kind, shape, key, scale):
     ],
 )
 def test_no_bit_depends_on_the_number_of_threads(kind, D, d):
-    A, g, base, x = subspace(kind, D, d, 5), vector(D, 1), vector(D, 2), vector(d, 3)
-    plain = raw(A.add_expanded_plain(base.numpy(), x.numpy()))
+    g, base, x = vector(D, 1), vector(D, 2), vector(d, 3)
+    plain = raw(subspace(kind, D, d, 5).add_expanded_plain(base.numpy(), x.numpy()))
     projections = set()
     for threads in (1, 2, 3, 5):
         pool.set_threads(threads)
+        A = subspace(kind, D, d, 5)
         assert raw(A.add_expanded(base, x)) == plain
         projections.add(raw(A.project(g)))
     assert len(projections) == 1
@@ -233,7 +234,7 @@ def test_the_mean_of_a_a_transposed_g_is_g(kind, D, d):
 )
 def test_a_has_full_rank(kind, D, d):
     assert all(
-        np.linalg.matrix_rank(subspace(kind, D, d, key).dense().double().numpy()) == d for key in range(5)
+        np.linalg.matrix_rank(subspace(kind, D, d, key).dense().double().numpy()) == d for key in range(3)
     )
 
 
@@ -244,7 +245,7 @@ def test_different_keys_give_different_matrices(kind):
 
 
 GOLDEN_SPECS = [(10, 3, 0), (130, 64, MASK64), (600, 140, 12345), (4300, 130, 1 << 32)]
-GOLDEN = {  # sha256 of dense() for each of these (D, d, key); with d < 128 a rotation has n = 1 and is a grouping
+GOLDEN = {  # sha256 of dense() for each of these (D, d, key); with d < 128 a rotation has n = 1: a grouping
     "rotation": ["ea4748824f2041a8", "e57a31891717c5be", "6610acbedb92c47e", "f6ca870e7023c63f"],
     "fastfood": ["24408aac52992baf", "02d55fb8054f8f9f", "2cbd1025807abf22", "2222c774e7eb560c"],
     "grouping": ["ea4748824f2041a8", "e57a31891717c5be", "99528c71125c35ed", "828de4dbfb25a202"],
@@ -408,18 +409,17 @@ def test_operands_are_left_as_they_were_and_results_have_memory_of_their_own(kin
 chance = np.random.default_rng(5)
 PAIRS = [(D, D) for D in (1, 2, 3, 63, 64, 65, 127, 1000, 2049)]
 PAIRS += [
-    (int(D), int(d)) for D in chance.integers(1, 3001, 200) for d in [D ** chance.random()]
+    (int(D), int(d)) for D in chance.integers(1, 3001, 260) for d in [D ** chance.random()]
 ]  # d log-uniform
-PAIRS += [(int(D), int(chance.integers(1, D + 1))) for D in chance.integers(1, 3001, 120)]  # d uniform
+PAIRS += [(int(D), int(chance.integers(1, D + 1))) for D in chance.integers(1, 801, 60)]  # d uniform
 
 
 @pytest.mark.parametrize("kind", TILED)
 def test_rows_have_norm_1_and_columns_are_orthogonal_with_floor_or_ceil_of_D_over_d(kind):
     """Hence A has rank d, and is orthogonal when d = D."""
     for D, d in PAIRS:
-        A = scipy.sparse.csr_array(
-            subspace(kind, D, d, derive(5, Purpose.SUBSPACE, D, d)).dense().double().numpy()
-        )
+        dense = subspace(kind, D, d, derive(5, Purpose.SUBSPACE, D, d)).dense().numpy()
+        A = scipy.sparse.csr_array(dense).astype(np.float64)
         gram = A.T @ A
         diagonal = gram.diagonal()
         assert np.abs(A.multiply(A).sum(axis=1) - 1).max() < 1e-6, (D, d)

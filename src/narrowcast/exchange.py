@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import xxhash
 from torch import Tensor
 
 from narrowcast import random, wire
@@ -33,7 +34,7 @@ class Round:
 
 def run_id(description: bytes) -> bytes:
     """Eight bytes from whatever describes a run: its config, its theta0."""
-    return wire.xxhash.xxh3_64_digest(description)
+    return xxhash.xxh3_64_digest(description)
 
 
 def seal(round: Round, payload: Payload, weight: int = 0) -> bytes:
@@ -80,8 +81,12 @@ def receive_up(method: Method[Any], acc: Accumulator, data: bytes, round: Round,
 def check_up(method: Method[Any], data: bytes, round: Round, client: int) -> Message:
     """The message, if it is this run's, this round's, from this theta, by the route this client must take."""
     message = _decode(data, round.run)
-    if wire.number(message.round) != round.number or wire.number(message.version) != round.version:
-        raise WireError(f"an update of round {wire.number(message.round)}, this is round {round.number}")
+    number, version = wire.number(message.round), wire.number(message.version)
+    if (number, version) != (round.number, round.version):
+        raise WireError(
+            f"an update of round {number}, version {version}, "
+            f"this is round {round.number}, version {round.version}"
+        )
     if message.digest != round.digest:
         raise WireError(f"client {client} trained on a theta that is not the server's")
     expected = method.route(round.client_key(client))
@@ -94,4 +99,6 @@ def _decode(data: bytes, run: bytes) -> Message:
     message = wire.decode(data)
     if message.run != run:
         raise WireError("a message of another run")
+    if not message.payload.blocks:
+        raise WireError("a message without numbers")
     return message

@@ -7,6 +7,7 @@ and a backward pass fills grad. `state_dict` and `load_state_dict` go on working
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import msgspec
 import torch
@@ -26,7 +27,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
         """The vector as named tensors: views, not copies."""
-        parts = theta.split([math.prod(shape) for shape in self.shapes])
+        parts = torch.split(theta, [math.prod(shape) for shape in self.shapes])
         return {n: p.view(s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
 
@@ -35,7 +36,7 @@ class FlatParameters:
 
     def __init__(self, module: nn.Module) -> None:
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
-        if not named:
+        if not any(isinstance(p, nn.parameter.UninitializedParameter) or p.numel() for _, p in named):
             raise ValueError(
                 f"{type(module).__name__} has no trainable parameters: nothing could be sent. "
                 "Set requires_grad on those to train"
@@ -58,7 +59,9 @@ class FlatParameters:
     def load(self, theta: Tensor) -> None:
         """Set the parameters to theta (D,); nothing to do when it is this very vector."""
         if theta.shape != self.theta.shape:
-            raise ValueError(f"the module has {self.theta.numel()} parameters, theta has shape {tuple(theta.shape)}")
+            raise ValueError(
+                f"the module has {self.theta.numel()} parameters, theta has shape {tuple(theta.shape)}"
+            )
         if theta.data_ptr() != self.theta.data_ptr():
             self.theta.copy_(theta)
 
@@ -66,14 +69,16 @@ class FlatParameters:
 def _refuse_unfit(named: list[tuple[str, nn.Parameter]]) -> None:
     for name, p in named:
         if isinstance(p, nn.parameter.UninitializedParameter):
-            raise ValueError(f"parameter {name} has no shape yet: run one forward pass of the lazy module first")
+            raise ValueError(
+                f"parameter {name} has no shape yet: run one forward pass of the lazy module first"
+            )
         if p.dtype != torch.float32 or p.device.type != "cpu" or p.layout != torch.strided:
             raise ValueError(
                 f"parameter {name} is {p.dtype} on {p.device} ({p.layout}): narrowcast trains dense float32 "
                 "parameters on the CPU. Call module.float().cpu(), or freeze it with requires_grad_(False)"
             )
     spans = sorted((p.untyped_storage().data_ptr(), *_span(p), n) for n, p in named if p.numel())
-    for (s0, _, end, a), (s1, start, _, b) in zip(spans, spans[1:], strict=False):
+    for (s0, _, end, a), (s1, start, _, b) in pairwise(spans):
         if s0 == s1 and start < end:
             raise ValueError(
                 f"parameters {a} and {b} overlap in memory without being the same parameter: tie them by "
@@ -83,5 +88,5 @@ def _refuse_unfit(named: list[tuple[str, nn.Parameter]]) -> None:
 
 def _span(p: Tensor) -> tuple[int, int]:
     """First and last-plus-one element of the storage that p touches."""
-    last = sum((n - 1) * s for n, s in zip(p.shape, p.stride(), strict=True))
-    return p.storage_offset(), p.storage_offset() + last + 1
+    first = int(p.storage_offset())
+    return first, first + sum((n - 1) * s for n, s in zip(p.shape, p.stride(), strict=True)) + 1

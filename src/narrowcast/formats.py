@@ -55,7 +55,8 @@ class F16:
 
     def pack(self, x: Floats, key: Key) -> bytes:
         scale = _scales(x.reshape(1, -1))
-        return scale.astype("<f4").tobytes() + (x / scale[0]).astype("<f2").tobytes()
+        relative: Floats = x / scale[0]
+        return scale.astype("<f4").tobytes() + relative.astype("<f2").tobytes()
 
     def unpack(self, data: bytes, count: int) -> Floats:
         scale = _positive(np.frombuffer(data, "<f4", 1))

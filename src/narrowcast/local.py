@@ -47,7 +47,7 @@ def summed_update(
         sizes = torch.tensor([len(p) for p in parts])
         weight = (torch.tensor(weights) / sizes).repeat_interleave(sizes)
         return task.gradient(theta, Batch(np.concatenate(parts), weight, _pictures(augment, 0)))
-    theta = theta.clone()  # the steps below run in the memory of the task's model
+    # Several steps run in the memory of the task's model: theta must lie elsewhere.
     total, losses = torch.zeros_like(theta), 0.0
     for c, w, k in zip(clients, weights, keys, strict=True):
         loss, change = _several_steps(task, theta, int(c), local, k, augment)
@@ -60,12 +60,12 @@ def _several_steps(
     task: Task, theta: Tensor, client: int, local: Local, key: Key, augment: Key
 ) -> tuple[float, Tensor]:
     """(mean loss, theta - theta_after) of plain SGD from theta."""
-    here, losses = theta.clone(), 0.0
+    here, losses = task.buffer().copy_(theta), 0.0
     for step in range(local.steps):
         index = examples(task, client, local.batch, key, step)
         batch = Batch(index, torch.full((len(index),), 1.0 / len(index)), _pictures(augment, step))
         loss, gradient = task.gradient(here, batch)
-        here -= gradient * local.rate
+        here.sub_(gradient, alpha=local.rate)
         losses += loss
     return losses / local.steps, theta - here
 

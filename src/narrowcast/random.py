@@ -65,8 +65,8 @@ def philox(counter: tuple[int, int, int, int], key: Key) -> tuple[int, int, int,
 
 def derive(key: Key, purpose: Purpose, a: int = 0, b: int = 0) -> Key:
     """A new key for (purpose, a, b): a below 2^64, b below 2^32."""
-    if not (0 <= a <= MASK64 and 0 <= b <= MASK32):
-        raise ValueError(f"derive takes 0 <= a < 2^64 and 0 <= b < 2^32, got a={a}, b={b}")
+    if not (0 <= key <= MASK64 and 0 <= a <= MASK64 and 0 <= b <= MASK32):
+        raise ValueError(f"derive takes 0 <= key, a < 2^64 and 0 <= b < 2^32, got key={key}, a={a}, b={b}")
     w = philox((int(purpose), a & MASK32, a >> 32, b), key)
     return w[0] | w[1] << 32
 
@@ -80,13 +80,15 @@ def words(key: Key, purpose: Purpose, count: int, first_block: int = 0) -> NDArr
     """`count` uniform uint32 words of a stream, from block `first_block` (4 words a block)."""
     out: NDArray[np.uint32] = np.empty(4 * -(-count // 4), np.uint32)
     k0, k1 = split(key)
-    pool.run(_k.fill_words, out.size // 4, out, first_block, np.uint32(purpose), np.uint32(0), k0, k1, grain=4096)
+    pool.run(
+        _k.fill_words, out.size // 4, out, first_block, np.uint32(purpose), np.uint32(0), k0, k1, grain=4096
+    )
     return out[:count]
 
 
 def uniforms(key: Key, purpose: Purpose, count: int) -> NDArray[np.float64]:
     """`count` numbers in [0, 1), multiples of 2^-32."""
-    return words(key, purpose, count) * 2.0**-32
+    return words(key, purpose, count).astype(np.float64) * 2.0**-32
 
 
 TABLE_BITS = 12
@@ -118,7 +120,8 @@ def normals(key: Key, purpose: Purpose, count: int) -> NDArray[np.float32]:
     """`count` standard normals: the top bit of a word is the sign, the next 12 look up `normal_table`."""
     w = words(key, purpose, count)
     z = normal_table()[(w >> np.uint32(31 - TABLE_BITS)) & np.uint32((1 << TABLE_BITS) - 1)]
-    return np.where(w >> np.uint32(31), -z, z)
+    signed: NDArray[np.float32] = np.where(w >> np.uint32(31), -z, z)
+    return signed
 
 
 def bijection_keys(key: Key) -> NDArray[np.uint64]:

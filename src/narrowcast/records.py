@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -58,13 +56,6 @@ def read(path: Path, before: int | None = None) -> list[RoundRecord]:
         if before is None or record.round < before:
             records.append(record)
     return records
-
-
-def write(path: Path, records: Iterable[RoundRecord]) -> None:
-    """Replace a file of records atomically."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(b"".join(map(to_line, records)))
-    os.replace(temporary, path)
 
 
 def reset_peak_memory() -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from narrowcast import exchange, random, records, wire
 from narrowcast.exchange import Round
+from narrowcast.formats import FormatError
 from narrowcast.local import Local, summed_update
 from narrowcast.methods.base import DENSE, Accumulator, Diverged, Method, RoundInfo, capped
 from narrowcast.random import Key, Purpose
@@ -30,6 +31,7 @@ from narrowcast.records import RoundRecord
 from narrowcast.sampling import Cohorts, schedule
 from narrowcast.tasks.base import Task
 from narrowcast.tasks.partition import IndexArray
+from narrowcast.wire import WireError
 
 
 MAX_U32 = (1 << 32) - 1
@@ -78,7 +80,7 @@ class Simulation:
             len(task.clients), plan.cohort, plan.key, plan.sampling, plan.participation, plan.dropout
         )
         per_epoch = self.cohorts.rounds_per_epoch
-        by_epochs = math.ceil(plan.epochs * per_epoch) if plan.epochs is not None else None
+        by_epochs = math.ceil(plan.epochs * per_epoch - 1e-9) if plan.epochs is not None else None
         self.rounds = min(r for r in (by_epochs, plan.rounds) if r is not None)
         self.theta0 = task.theta0()
         self.server = method.server(self.theta0, task.layout)
@@ -168,6 +170,8 @@ class Simulation:
         plan, task = self.plan, self.task
         local = Local(plan.local_steps or self.method.local_steps, plan.local_batch, plan.local_lr or rate or plan.lr)
         augment = random.derive(plan.key, Purpose.AUGMENT, round.number)
+        if local.steps > 1:
+            theta = theta.clone()  # local steps run in the memory of the task's model
         total_loss = total_weight = 0.0
         for group in self._groups(clients, round):
             keys = [round.client_key(c) for c in group]
@@ -179,17 +183,23 @@ class Simulation:
                 raise Diverged(f"the loss is {loss} in round {round.number}: lower --lr (it was {plan.lr:g})")
             total_loss += loss * (weights[0] if alone else 1.0)
             total_weight += sum(weights)
-            private, data = exchange.send_up(
-                self.method, self.private.get(group[0]), v, self._client, round, group[0], min(sizes[0], MAX_U32)
-            )
-            if alone:
-                acc = exchange.receive_up(self.method, acc, data, round, group[0])
-                if private is not None:
-                    self.private[group[0]] = private
-            else:
-                message = exchange.check_up(self.method, data, round, group[0])
-                acc = self.method.add_sum(acc, message.payload, sum(weights))
-            record.up += len(data) * len(group)
+            try:
+                private, data = exchange.send_up(
+                    self.method, self.private.get(group[0]), v, self._client, round, group[0], min(sizes[0], MAX_U32)
+                )
+                record.up += len(data) * len(group)
+                if alone:
+                    acc = exchange.receive_up(self.method, acc, data, round, group[0])
+                else:
+                    message = exchange.check_up(self.method, data, round, group[0])
+                    acc = self.method.add_sum(acc, message.payload, sum(weights))
+            except (WireError, FormatError) as error:
+                if not alone:
+                    raise Diverged(f"the gradient is not finite in round {round.number}: lower --lr") from error
+                record.dropped["refused"] = record.dropped.get("refused", 0) + 1  # as a real server would
+                continue
+            if alone and private is not None:
+                self.private[group[0]] = private
             record.clients += len(group)
         record.loss = total_loss / total_weight
         return acc

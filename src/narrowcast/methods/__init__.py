@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from narrowcast.methods.base import Diverged, Method, Model, RoundInfo
+from narrowcast.methods.base import Diverged, Method, Model, RoundInfo, Server
 from narrowcast.methods.fedavg import FedAvg
 from narrowcast.methods.intrinsic import Intrinsic
 from narrowcast.methods.uncompressed import Uncompressed
@@ -66,6 +66,7 @@ def method(name: str, **options: Any) -> Method[Any]:
 
 
 __all__ = [
-    "METHODS", "Diverged", "FedAvg", "Intrinsic", "Method", "MethodOptions", "Model", "RoundInfo", "Uncompressed",
+    "METHODS", "Diverged", "FedAvg", "Intrinsic", "Method", "MethodOptions", "Model", "RoundInfo", "Server",
+    "Uncompressed",
     "method",
 ]  # fmt: skip

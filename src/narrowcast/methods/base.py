@@ -22,6 +22,7 @@ from narrowcast.wire import Block, Payload, WireError
 
 MAX_WEIGHT = 10_000.0  # one client's say in a round, whatever it claims
 
+UPDATE = 0  # the kind of an upload
 LOG, DENSE = 0, 1  # kinds of download: what the client lacks, or the whole model
 
 
@@ -151,14 +152,18 @@ def capped(weight: float) -> float:
 
 def mean(acc: Accumulator) -> Tensor:
     """The weighted mean of a round's payloads, checked to be finite."""
-    average = acc.total / acc.weight
-    if not torch.isfinite(average).all():
-        raise Diverged("the sum of this round's updates is not finite")
-    return average
+    return finite(acc.total / acc.weight)
+
+
+def finite(numbers: Tensor) -> Tensor:
+    """The numbers, if training has not diverged."""
+    if not torch.isfinite(numbers).all():
+        raise Diverged("the server's model or this round's sum is not finite any more: lower --lr")
+    return numbers
 
 
 def only_block(up: Payload) -> Block:
     """The single block of an upload."""
-    if len(up.blocks) != 1:
-        raise WireError(f"an upload has one block, got {len(up.blocks)}")
+    if up.kind != UPDATE or len(up.blocks) != 1:
+        raise WireError(f"an upload is of kind {UPDATE} and has one block, got kind {up.kind} with {len(up.blocks)}")
     return up.blocks[0]

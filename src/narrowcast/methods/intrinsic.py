@@ -23,7 +23,7 @@ from torch import Tensor
 from narrowcast import formats, random, wire
 from narrowcast.flat import Layout
 from narrowcast.methods.base import (
-    DENSE, LOG, Accumulator, Method, Model, RoundInfo, Server, mean, only_block,
+    DENSE, LOG, Accumulator, Method, Model, RoundInfo, Server, finite, mean, only_block,
 )  # fmt: skip
 from narrowcast.random import Key, Purpose
 from narrowcast.server_optim import SGD, Optimiser, State
@@ -110,19 +110,19 @@ class Intrinsic(Method[IntrinsicServer]):
         return server.stage + 1 - bisect.bisect_right(server.starts, have)
 
     def download(self, server: IntrinsicServer, have: int | None) -> Payload:
-        first = server.stage - self.lag(server, have)
+        lag = self.lag(server, have)
         current = wire.block(server.sigma, self.downlink)
-        missing = [len(current.data)] * (server.stage - first)
-        if wire.blocks_size(missing) > wire.blocks_size([4 * server.base.numel()]):
+        size = len(current.data)
+        if wire.blocks_size([size] * (lag + 1)) > wire.blocks_size([4 * server.base.numel(), size]):
             return wire.payload([wire.block(server.base), current], kind=DENSE, stage=server.stage)
-        finished = [wire.block(sigma, self.downlink) for sigma in server.log[first:]]
+        finished = [wire.block(sigma, self.downlink) for sigma in server.log[server.stage - lag :]]
         return wire.payload([*finished, current], kind=LOG, stage=server.stage)
 
     def reconcile(self, model: Model, down: Payload, version: int, out: Tensor | None = None) -> tuple[Model, Tensor]:
         stage, base, blocks = wire.number(down.stage), model.base, down.blocks
         if down.kind == DENSE and len(blocks) == 2:
             base, blocks = blocks[0].numbers(base.numel()), blocks[1:]
-        elif down.kind != LOG or len(blocks) != stage - model.stage + 1:
+        elif down.kind != LOG or not blocks or len(blocks) != stage - model.stage + 1:
             raise WireError(
                 f"a client at stage {model.stage} cannot use a download of kind {down.kind} with {len(blocks)} "
                 f"blocks for stage {stage}: it must ask again as a newcomer"
@@ -155,7 +155,7 @@ class Intrinsic(Method[IntrinsicServer]):
         # On orthonormal coordinates Q = s A the gradient is s A^T v, and Sigma moves by s times their step.
         s = 1.0 if self.unbiased else math.sqrt(self.dim / server.base.numel())
         state, delta = self.optimiser.step(server.optimiser, mean(acc) * s, round.rate)
-        exact = server.exact - delta * s
+        exact = finite(server.exact - delta * s)
         sigma = wire.block(exact, self.downlink).numbers(exact.numel()).view_as(exact)
         server = replace(server, version=server.version + 1, exact=exact, sigma=sigma, optimiser=state)
         return self._fold(server, round) if self._due(server, round) else server

@@ -11,7 +11,7 @@ from torch import Tensor
 from narrowcast import wire
 from narrowcast.flat import Layout
 from narrowcast.methods.base import (
-    DENSE, Accumulator, Method, Model, RoundInfo, Server, mean, only_block,
+    DENSE, Accumulator, Method, Model, RoundInfo, Server, finite, mean, only_block,
 )  # fmt: skip
 from narrowcast.random import Key
 from narrowcast.server_optim import SGD, Optimiser, State
@@ -65,7 +65,7 @@ class Uncompressed(Method[DenseServer]):
         if acc.weight == 0:
             return server
         state, delta = self.optimiser.step(server.optimiser, mean(acc)[0], round.rate)
-        return replace(server, version=server.version + 1, weights=server.weights - delta, optimiser=state)
+        return replace(server, version=server.version + 1, weights=finite(server.weights - delta), optimiser=state)
 
     def state(self, server: DenseServer) -> dict[str, Any]:
         return {"version": server.version, "weights": server.weights, "optimiser": server.optimiser}

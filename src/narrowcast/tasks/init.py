@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import nn
@@ -19,11 +21,12 @@ def initialise(module: nn.Module, key: Key, gain: float = 2.0) -> nn.Module:
             continue
         weight = part.weight
         fan_in = 1 if isinstance(part, nn.Embedding) else weight[0].numel()
-        scale = np.float32(0.02 if isinstance(part, nn.Embedding) else (gain / fan_in) ** 0.5)
+        scale = np.float32(0.02 if isinstance(part, nn.Embedding) else math.sqrt(gain / fan_in))
         stream = random.derive(key, Purpose.INIT, number)
         z = random.normals(stream, Purpose.NORMALS, weight.numel()) * scale
         weight.copy_(torch.from_numpy(z).view_as(weight))
-        if getattr(part, "bias", None) is not None:
-            part.bias.zero_()
+        bias = getattr(part, "bias", None)
+        if bias is not None:
+            bias.zero_()
         number += 1
     return module

@@ -6,8 +6,10 @@ client begins.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import overload
+from itertools import accumulate
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +18,7 @@ from narrowcast import random
 from narrowcast.random import Key, Purpose
 
 IndexArray = NDArray[np.int64]
+ALPHA_LIMIT = 1e9
 
 
 class Partition(Sequence[IndexArray]):
@@ -25,7 +28,14 @@ class Partition(Sequence[IndexArray]):
         self.order = np.asarray(order, np.int64)
         self.offsets = np.concatenate([[0], np.cumsum(np.asarray(sizes, np.int64))])
         if self.offsets[-1] != len(self.order) or (np.diff(self.offsets) < 1).any():
-            raise ValueError("every client needs at least one example, and every example one client")
+            raise ValueError(
+                f"sizes {np.diff(self.offsets)[:5]}... sum to {self.offsets[-1]} for {len(self.order)} "
+                "examples: every client needs at least one example, and every example one client"
+            )
+        if len(np.unique(self.order)) != len(self.order):
+            raise ValueError(
+                f"the order {self.order[:5]}... names an example twice: every example has one client"
+            )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -53,7 +63,19 @@ def _even(total: int, parts: int) -> IndexArray:
 
 def _check(examples: int, clients: int) -> None:
     if not 1 <= clients <= examples:
-        raise ValueError(f"{examples} examples cannot be cut into {clients} clients: need 1 <= clients <= examples")
+        raise ValueError(
+            f"{examples} examples cannot be cut into {clients} clients: need 1 <= clients <= examples"
+        )
+
+
+def _labels(labels: ArrayLike) -> NDArray[Any]:
+    """One label an example, (n,), none of them NaN, which is no class."""
+    y = np.asarray(labels)
+    if y.ndim != 1 or (y != y).any():
+        raise ValueError(
+            f"need one label an example, an array (n,) without NaN, got shape {y.shape}: {y.flat[:5]}"
+        )
+    return y
 
 
 def iid(examples: int, clients: int, key: Key = 0) -> Partition:
@@ -65,13 +87,15 @@ def iid(examples: int, clients: int, key: Key = 0) -> Partition:
 
 def by_class(labels: ArrayLike, clients: int, key: Key = 0) -> Partition:
     """Every client has examples of one class only; clients per class in proportion to the class."""
-    y = np.asarray(labels)
+    y = _labels(labels)
     _check(len(y), clients)
     shuffled = random.permuted(random.derive(key, Purpose.PARTITION), len(y))
     order = shuffled[np.argsort(y[shuffled], kind="stable")]
     counts = np.unique(y, return_counts=True)[1]
     if clients < len(counts):
-        raise ValueError(f"{clients} single-class clients cannot hold {len(counts)} classes: need one a class")
+        raise ValueError(
+            f"{clients} single-class clients cannot hold {len(counts)} classes: need one a class"
+        )
     # Largest remainders, at least one client a class.
     share = counts * clients / len(y)
     per_class = np.maximum(1, np.floor(share)).astype(np.int64)
@@ -84,28 +108,44 @@ def by_class(labels: ArrayLike, clients: int, key: Key = 0) -> Partition:
 
 
 def dirichlet(labels: ArrayLike, clients: int, alpha: float, key: Key = 0) -> Partition:
-    """Each client draws its class proportions from Dirichlet(alpha): small alpha, few classes a client."""
-    y = np.asarray(labels)
+    """Each client draws its class proportions from Dirichlet(alpha): small alpha, few classes a client.
+
+    When a class has run out, the proportions of those that are left are scaled up.
+    """
+    y = _labels(labels)
     _check(len(y), clients)
-    if not alpha > 0:
-        raise ValueError(f"Dirichlet needs alpha > 0, got {alpha}")
-    stream = np.random.Generator(np.random.Philox(key=random.derive(key, Purpose.PARTITION)))
-    classes = np.unique(y)
-    pools = [stream.permutation(np.flatnonzero(y == c)).tolist() for c in classes]
+    if not 0 < alpha <= ALPHA_LIMIT:
+        raise ValueError(f"Dirichlet needs 0 < alpha <= {ALPHA_LIMIT:g}, got {alpha}: for the limit, use iid")
+    key = random.derive(key, Purpose.PARTITION)
+    shuffled = random.permuted(key, len(y))
+    classes, codes = np.unique(y[shuffled], return_inverse=True)
+    pools = [shuffled[codes == c].tolist() for c in range(len(classes))]
+    uniform = iter(random.uniforms(key, Purpose.PARTITION, len(y)).tolist())
     sizes = _even(len(y), clients)
     order: list[int] = []
     for size in sizes:
-        p = stream.dirichlet(np.full(len(classes), alpha))
+        # Polya's urn: drawing from proportions that are Dirichlet(alpha) is drawing class c with probability
+        # proportional to alpha + (draws of c so far), also among the classes that are left. It needs only
+        # additions, so it has the same bits on every machine; gamma variates would not.
+        urn = [alpha if pool else 0.0 for pool in pools]
         for _ in range(size):
-            left = np.array([len(pool) > 0 for pool in pools])
-            q = np.where(left, p + 1e-12, 0.0)
-            order.append(pools[int(stream.choice(len(classes), p=q / q.sum()))].pop())
+            c = _draw(urn, next(uniform))
+            order.append(pools[c].pop())
+            urn[c] = urn[c] + 1.0 if pools[c] else 0.0
     return Partition(order, sizes)
+
+
+def _draw(weights: list[float], u: float) -> int:
+    """The c with probability weights[c] / sum, by a uniform u in [0, 1); never one of weight 0."""
+    edges = list(accumulate(weights))
+    c = bisect_right(edges, u * edges[-1])
+    # u * sum can round up to the sum, and then lies beyond the last edge.
+    return c if c < len(edges) else bisect_left(edges, edges[-1])
 
 
 def natural(ids: ArrayLike) -> Partition:
     """One client for every distinct id (a writer, a persona, a speaker), in the order of the ids."""
-    ids = np.asarray(ids)
+    ids = _labels(ids)
     if len(ids) == 0:
         raise ValueError("no examples to cut into clients")
     return Partition(np.argsort(ids, kind="stable"), np.unique(ids, return_counts=True)[1])

@@ -15,7 +15,7 @@ RESIDUAL_SCALE = 0.5
 
 
 def convolution(inputs: int, outputs: int) -> nn.Conv2d:
-    """3x3, same size, with a bias for every channel: the 2 240 that the paper's count has beyond the weights."""
+    """3x3, same size, with a bias a channel: the 2 240 that the paper's count has beyond the weights."""
     return nn.Conv2d(inputs, outputs, 3, padding=1)
 
 

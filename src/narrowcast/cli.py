@@ -1,0 +1,245 @@
+"""The command `narrowcast`: thin over the library. Errors of the user's are said, never traced."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Federated training of large models through a narrow channel: messages of d numbers, not D.",
+)
+console = Console()
+errors = Console(stderr=True)
+
+Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
+
+
+@contextmanager
+def said() -> Iterator[None]:
+    """Turn the errors a user can cause into one sentence and an exit code."""
+    from narrowcast.methods import Diverged
+    from narrowcast.runner import Interrupted
+    from narrowcast.wire import WireError
+
+    try:
+        yield
+    except Interrupted as stop:
+        errors.print(f"\n{stop}", style="yellow", highlight=False)
+        raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        errors.print("\ninterrupted", style="yellow")
+        raise typer.Exit(130) from None
+    except (ConfigError, Diverged, WireError, ValueError, OSError, RuntimeError) as error:
+        errors.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(1 if isinstance(error, Diverged) else 2) from None
+
+
+def _types(annotation: Any) -> set[Any]:
+    """The plain types in an annotation such as Annotated[int, ...] | None."""
+    inner = typing.get_args(annotation)
+    return set().union(*map(_types, inner)) if inner else {annotation} if isinstance(annotation, type) else set()
+
+
+def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag for every setting of a run but `task`: the config is the only list of them."""
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "flags"]
+    hints = typing.get_type_hints(command, include_extras=True)
+    flags = []
+    for name, field in RunConfig.model_fields.items():
+        if name == "task":
+            continue
+        kind = next((t for t in (bool, int, float) if t in _types(field.annotation)), str)
+        default = "" if field.default in (None, "", False) else f" [default: {field.default}]"
+        text = (field.description or "") + default
+        flag = f"--{name.replace('_', '-')}"
+        option = typer.Option(flag, help=text, show_default=False)
+        hints[name] = Annotated[kind | None, option]  # type: ignore[valid-type]
+        flags.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]))
+
+    def wrapped(**arguments: Any) -> None:
+        own_names = {p.name for p in own}
+        chosen = {k: v for k, v in arguments.items() if k not in own_names and v is not None}
+        command(**{k: v for k, v in arguments.items() if k in own_names}, flags=chosen)
+
+    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+    wrapped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in own] + flags
+    )
+    wrapped.__annotations__ = {k: v for k, v in hints.items() if k != "flags"}
+    return wrapped
+
+
+@app.command()
+@with_run_flags
+def run(
+    task: Annotated[str | None, typer.Argument(help="a task, or a TOML file of settings")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder of the run [default: runs/TASK-METHOD-...]")] = None,
+    resume: Annotated[Path | None, typer.Option(help="go on with the run in this folder")] = None,
+    force: Force = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Train: a task by name or a TOML file, with flags over it. Each run has a folder of its own."""
+    from narrowcast import runner
+    from narrowcast.progress import RunProgress, prepare_kernels
+    from narrowcast.runner import Interrupted
+
+    with said():
+        if resume is not None:
+            if task or flags or out or force:
+                raise ConfigError("--resume takes its settings from the run's folder: give it alone")
+            folder, go = resume, lambda show: runner.resume(folder, show)
+        else:
+            config = _config(task, flags)
+            folder = out or Path("runs") / _folder_name(config)
+            go = lambda show: runner.start(config, folder, show, force)  # noqa: E731
+        prepare_kernels(console)
+        try:
+            with RunProgress(console) as progress:
+                go(progress)
+        except Interrupted as stop:
+            raise Interrupted(f"{stop}. Go on with: narrowcast run --resume {folder}") from None
+        _show([folder])
+
+
+def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:
+    if task is None:
+        raise ConfigError("say what to train: a task such as digits, or a TOML file")
+    table = read_toml(Path(task)) if task.endswith(".toml") else {"task": task}
+    if "run" in table:
+        raise ConfigError(f"{task} has several runs: use narrowcast compare {task}")
+    return make_config({**table, **flags})
+
+
+def _folder_name(config: RunConfig) -> str:
+    dim = "" if config.method in ("uncompressed", "fedavg") else f"-d{config.dim}"
+    return f"{config.task}-{config.method}{dim}-s{config.seed}"
+
+
+@app.command()
+def compare(
+    file: Annotated[Path, typer.Argument(help="a TOML file with a [[run]] table for each run")],
+    out: Annotated[Path | None, typer.Option(help="folder of the comparison [default: runs/NAME]")] = None,
+    seed: Annotated[int | None, typer.Option(help="of every run, over what the file says")] = None,
+    force: Force = False,
+) -> None:
+    """Run several configurations; print the table and draw the picture."""
+    from narrowcast import compare as comparing
+    from narrowcast.progress import RunProgress, prepare_kernels
+    from narrowcast.runner import Interrupted
+
+    with said():
+        comparison = comparing.load(file, {} if seed is None else {"seed": seed})
+        folder = out or Path("runs") / file.stem
+        prepare_kernels(console)
+        try:
+            with RunProgress(console) as progress:
+                runs = comparing.run_all(comparison, folder, progress, force)
+        except Interrupted as stop:
+            raise Interrupted(f"{stop}. Go on with: narrowcast compare {file} --out {folder}") from None
+        _show(runs, folder / "frontier.png", comparison.title)
+
+
+@app.command()
+def show(
+    runs: Annotated[list[Path], typer.Argument(help="run folders, or folders of run folders")],
+    plot: Annotated[Path | None, typer.Option(help="also draw the picture, to this file")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="print the table as Markdown")] = False,
+) -> None:
+    """Print the table again from the folders alone."""
+    with said():
+        folders = []
+        for path in runs:
+            below = sorted(p.parent for p in path.glob("*/facts.json"))
+            folders += [path] if (path / "facts.json").is_file() or not below else below
+        _show(folders, plot, markdown=markdown)
+
+
+def _show(folders: list[Path], plot: Path | None = None, title: str | None = None, markdown: bool = False) -> None:
+    from narrowcast.report import frontier, table
+    from narrowcast.report.summary import summarise
+
+    summaries = [summarise(folder) for folder in folders]
+    if markdown:
+        print(table.markdown(summaries))
+    else:
+        console.print(table.terminal(summaries, console.width))
+        for s in summaries:
+            if s.dropped:
+                what = ", ".join(f"{count} {why}" for why, count in s.dropped.items())
+                console.print(f"{s.facts.label}: clients dropped: {what}", highlight=False)
+    if plot:
+        frontier.draw(summaries, plot, title)
+        console.print(f"picture: {plot}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="folder of a finished run")],
+    to: Annotated[Path, typer.Option(help="where to write the weights")] = Path("state_dict.pt"),
+    force: Force = False,
+) -> None:
+    """Rebuild the full weights of a run as a torch state_dict, bit for bit the server's."""
+    import torch
+
+    from narrowcast import runner
+
+    with said():
+        if to.exists() and not force:
+            raise ConfigError(f"{to} exists: choose another --to, or use --force")
+        task, theta = runner.rebuild(run)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(task.state_dict(theta), to)
+        size = (run / "model.narrowcast").stat().st_size
+        console.print(f"{size:,} bytes of model became {to.stat().st_size:,} bytes of weights: {to}", highlight=False)
+
+
+@app.command()
+def plan(
+    params: Annotated[str, typer.Option(help="D: parameters of the model, e.g. 124M")],
+    dim: Annotated[str, typer.Option(help="d: numbers in an upload, e.g. 65536")],
+    epochs: Annotated[int, typer.Option(help="epochs of training")],
+    subspaces: Annotated[int, typer.Option(help="K of the K-subspace methods")] = 8,
+    participation: Annotated[
+        float, typer.Option(help="chance that a client comes in an epoch; above 1: visits an epoch")
+    ] = 1.0,
+    clients: Annotated[str, typer.Option(help="number of clients, for the totals")] = "1",
+    local_steps: Annotated[int, typer.Option(help="local steps of fedavg")] = 5,
+    up: Annotated[str, typer.Option(help="a client's upload speed")] = "1Mbps",
+    down: Annotated[str, typer.Option(help="a client's download speed")] = "10Mbps",
+    uplink: Annotated[str, typer.Option(help="number format of uploads")] = "f32",
+    downlink: Annotated[str, typer.Option(help="number format of downloads")] = "f32",
+) -> None:
+    """The paper's Table 1 for your numbers: bytes and time a client, and in total, for each method."""
+    from narrowcast import planner
+    from narrowcast.report import plan_table
+
+    with said():
+        count, D, d = (planner.parse_count(text) for text in (clients, params, dim))
+        rows = planner.plan(
+            params=D,
+            dim=d,
+            epochs=epochs,
+            subspaces=subspaces,
+            participation=participation,
+            clients=count,
+            local_steps=local_steps,
+            up_bps=planner.parse_rate(up),
+            down_bps=planner.parse_rate(down),
+            uplink=uplink,
+            downlink=downlink,
+        )
+        console.print(plan_table.terminal(rows, D, d, epochs, count))

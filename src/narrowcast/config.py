@@ -1,0 +1,240 @@
+"""A run's configuration: one flat, validated table, from TOML or from the command line.
+
+Every field is a flag of `narrowcast run` (`local_steps` is `--local-steps`) and a key of a TOML file. What
+is unset takes the task's or the method's own default; the run folder records the resolved table.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from narrowcast import random
+from narrowcast.formats import FORMATS
+from narrowcast.methods import METHODS, Method, MethodOptions
+from narrowcast.random import Key, Purpose
+from narrowcast.server_optim import OPTIMISERS
+from narrowcast.simulate import Plan
+from narrowcast.subspaces import KINDS
+from narrowcast.tasks import TASKS
+from narrowcast.tasks.options import TaskOptions
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run, said in the user's terms."""
+
+
+class RunConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task: str = Field(description="what to train: " + ", ".join(TASKS))
+    method: str = Field("static", description="how to compress: " + ", ".join(METHODS))
+    name: str = Field("", description="label in tables and pictures (default: method and dim)")
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = Field(0, description="of theta0, A, the clients and the sampling")
+
+    dim: Positive = Field(1024, description="d: numbers in an upload")
+    subspaces: Positive = Field(8, description="K of the K-subspace methods")
+    refresh: str = Field("epoch", description='time-varying: a new A after every "epoch" or every N rounds')
+    subspace: str = Field("rotation", description="kind of A: " + ", ".join(KINDS))
+    optimiser: str = Field("sgd", description="on the server: " + ", ".join(OPTIMISERS))
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="beta of momentum and adam")
+    carry: bool = Field(False, description="carry momentum over to a new A instead of resetting it")
+    convention: Literal["orthonormal", "unbiased"] = Field(
+        "orthonormal", description="of --lr: a step along an orthonormal basis, or the paper's E[AA^T] = I"
+    )
+    uplink: str = Field("f32", description="numbers of an upload: " + ", ".join(f.name for f in FORMATS))
+    downlink: Literal["f32", "f16"] = Field("f32", description="numbers of a download")
+
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(1.0, description="peak learning rate of the server")
+    schedule: str = Field("triangle", description='factor of lr: "constant", "triangle" or knots "epoch:factor,..."')
+    epochs: Annotated[float, Field(gt=0, le=1e6)] | None = Field(None, description="length of the run in epochs")
+    rounds: Annotated[int, Field(ge=1, lt=1 << 31)] | None = Field(None, description="length of the run in rounds")
+    cohort: Positive | None = Field(None, description="clients a round (default: a tenth of them, at most 100)")
+    sampling: Literal["epoch", "uniform"] = Field("epoch", description="every client once an epoch, or drawn afresh")
+    participation: Share = Field(1.0, description="fraction of the asked clients that come")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="fraction of those that never answer")
+    local_steps: Positive | None = Field(None, description="steps of a client a round (fedavg: 5, others: 1)")
+    local_batch: Annotated[int, Field(ge=0)] = Field(0, description="examples of a local step (0: all it has)")
+    local_lr: Annotated[float, Field(gt=0)] | None = Field(None, description="rate of local steps (default: lr)")
+    weighting: Literal["clients", "examples"] = Field("clients", description="what an update weighs")
+    evaluate_every: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="rounds between evaluations (default: an epoch; 0: only at the end)"
+    )
+    per_client: bool = Field(False, description="compress every client's update by itself, the slow exact road")
+    threads: Positive | None = Field(None, description="of this machine (default: 1 for small models, else all cores)")
+
+    clients: Positive | None = Field(None, description="number of clients (default: the task's)")
+    partition: Literal["class", "iid", "dirichlet", "natural"] | None = Field(None, description="of data into clients")
+    alpha: Annotated[float, Field(gt=0)] = Field(0.5, description="of the Dirichlet partition")
+    width: Positive | None = Field(None, description="width of the model (default: the task's)")
+    data: str | None = Field(None, description="folder of the data (default: NARROWCAST_DATA)")
+    validation: bool = Field(False, description="evaluate on a held-out tenth of the training set, to tune rates")
+
+    @field_validator("task")
+    @classmethod
+    def _task(cls, value: str) -> str:
+        return _one_of("task", value, TASKS)
+
+    @field_validator("method")
+    @classmethod
+    def _method(cls, value: str) -> str:
+        return _one_of("method", value, METHODS)
+
+    @field_validator("subspace")
+    @classmethod
+    def _subspace(cls, value: str) -> str:
+        return _one_of("kind of subspace", value, KINDS)
+
+    @field_validator("optimiser")
+    @classmethod
+    def _optimiser(cls, value: str) -> str:
+        return _one_of("optimiser", value, OPTIMISERS)
+
+    @field_validator("uplink")
+    @classmethod
+    def _uplink(cls, value: str) -> str:
+        return _one_of("number format", value, [f.name for f in FORMATS])
+
+    @field_validator("refresh", mode="before")
+    @classmethod
+    def _refresh(cls, value: Any) -> str:
+        if str(value) == "epoch" or (str(value).isascii() and str(value).isdigit() and int(value) > 0):
+            return str(value)
+        raise ValueError(f'must be "epoch" or a positive number of rounds, got {value!r}')
+
+    @field_validator("schedule")
+    @classmethod
+    def _schedule(cls, value: str) -> str:
+        if value not in ("constant", "triangle"):
+            _knots(value)
+        return value
+
+    @model_validator(mode="after")
+    def _length(self) -> RunConfig:
+        if self.epochs is None and self.rounds is None:
+            raise ValueError("say how long to train: --epochs or --rounds")
+        return self
+
+    @property
+    def label(self) -> str:
+        if self.name:
+            return self.name
+        return self.method if self.method in ("uncompressed", "fedavg") else f"{self.method} d={self.dim}"
+
+    @property
+    def key(self) -> Key:
+        """The run's key: everything random in the run is derived from it."""
+        return random.derive(self.seed, Purpose.RUN)
+
+    def task_options(self) -> TaskOptions:
+        return TaskOptions(
+            key=self.key,
+            clients=self.clients,
+            partition=self.partition,
+            alpha=self.alpha,
+            width=self.width,
+            data=Path(self.data) if self.data else None,
+            validation=self.validation,
+        )
+
+    def method_options(self) -> MethodOptions:
+        betas = {} if self.optimiser == "sgd" else {"beta": self.momentum}
+        return MethodOptions(
+            key=self.key,
+            dim=self.dim,
+            subspaces=self.subspaces,
+            refresh=self.refresh if self.refresh == "epoch" else int(self.refresh),
+            subspace=self.subspace,
+            optimiser=OPTIMISERS[self.optimiser](**betas),
+            carry=self.carry,
+            unbiased=self.convention == "unbiased",
+            uplink=self.uplink,
+            downlink=self.downlink,
+        )
+
+    def build_method(self) -> Method[Any]:
+        return METHODS[self.method](self.method_options())
+
+    def plan(self, clients: int, run: bytes) -> Plan:
+        """The plan for a task with so many clients."""
+        cohort = self.cohort or max(1, min(100, clients // 10))
+        if cohort > clients:
+            raise ConfigError(f"--cohort {cohort}: the task has only {clients} clients")
+        per_epoch = -(-clients // cohort)
+        epochs = min(e for e in (self.epochs, self.rounds and self.rounds / per_epoch) if e)
+        return Plan(
+            cohort=cohort,
+            lr=self.lr,
+            epochs=self.epochs,
+            rounds=self.rounds,
+            schedule=self._factors(epochs),
+            sampling=self.sampling,
+            participation=self.participation,
+            dropout=self.dropout,
+            local_steps=self.local_steps,
+            local_batch=self.local_batch,
+            local_lr=self.local_lr,
+            weighting=self.weighting,
+            evaluate_every=per_epoch if self.evaluate_every is None else self.evaluate_every,
+            per_client=self.per_client,
+            key=self.key,
+            run=run,
+        )
+
+    def _factors(self, epochs: float) -> list[tuple[float, float]]:
+        if self.schedule == "constant":
+            return [(0.0, 1.0)]
+        if self.schedule == "triangle":  # the paper's: up to the peak after 5 of 24 epochs, down to zero
+            return [(0.0, 0.0), (epochs * 5 / 24, 1.0), (epochs, 0.0)]
+        return _knots(self.schedule)
+
+
+def _one_of(what: str, value: str, known: Any) -> str:
+    if value not in known:
+        raise ValueError(f"unknown {what} {value!r}: choose one of {', '.join(known)}")
+    return value
+
+
+def _knots(text: str) -> list[tuple[float, float]]:
+    try:
+        knots = [(float(e), float(f)) for e, f in (knot.split(":") for knot in text.split(","))]
+    except ValueError:
+        knots = []
+    if not knots or any(a >= b for (a, _), (b, _) in zip(knots, knots[1:], strict=False)) or min(knots)[0] < 0:
+        raise ValueError(f'must be "constant", "triangle" or rising knots such as "0:0,5:1,24:0", got {text!r}')
+    return knots
+
+
+def make_config(values: dict[str, Any]) -> RunConfig:
+    """A checked configuration, or a ConfigError that names each wrong flag."""
+    try:
+        return RunConfig(**values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(e) for e in error.errors())) from None
+
+
+def _explain(error: Any) -> str:
+    message = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return message
+    flag = "--" + str(error["loc"][0]).replace("_", "-")
+    if error["type"] == "extra_forbidden":
+        return f"{flag}: there is no such setting"
+    got = "" if "got" in message or error["type"] == "missing" else f", got {error['input']!r}"
+    return f"{flag}: {message}{got}"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None

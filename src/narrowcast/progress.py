@@ -1,0 +1,70 @@
+"""Live progress of a run in the terminal; a line now and then where there is none."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from narrowcast.kernels.butterfly import STRIP
+from narrowcast.records import RoundRecord
+from narrowcast.report.units import format_bytes
+from narrowcast.runner import Facts
+from narrowcast.subspaces import Rotation
+
+SILENT_SECONDS = 15.0
+
+
+def prepare_kernels(console: Console) -> None:
+    """Compile the default kernels, or load them from numba's cache, and say so if it takes a while."""
+    D = 2 * STRIP + 1  # whole strips and what they leave over
+    A = Rotation(D, STRIP, 0)
+    with console.status("compiling kernels for this machine: half a minute, only the first time"):
+        A.add_expanded(torch.zeros(D), A.project(torch.zeros(D)))
+
+
+class RunProgress:
+    """Call it with every record. Runs of a comparison share one display, a bar each."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bars = Progress(
+            TextColumn("[bold]{task.description:<28}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._bar: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
+        self._metric: dict[str, str] = {}
+        self._spoke = time.monotonic()
+
+    def __enter__(self) -> RunProgress:
+        self.bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.bars.stop()
+
+    def __call__(self, facts: Facts, record: RoundRecord) -> None:
+        name = facts.label
+        if name not in self._bar:
+            self._bar[name] = self.bars.add_task(name, total=facts.rounds, status="")
+            self._bytes[name] = 0
+        self._bytes[name] += record.up + record.down
+        if facts.metric in record.metrics:
+            self._metric[name] = f"{facts.metric} {record.metrics[facts.metric]:.4g}"
+        loss = "" if record.loss is None else f"loss {record.loss:.4f}"
+        parts = (loss, self._metric.get(name, ""), format_bytes(self._bytes[name]))
+        status = "  ".join(part for part in parts if part)
+        self.bars.update(self._bar[name], completed=record.round + 1, status=status)
+        last = record.round + 1 == facts.rounds
+        if not self.console.is_terminal and (last or time.monotonic() - self._spoke > SILENT_SECONDS):
+            self._spoke = time.monotonic()
+            self.console.print(f"{name}: round {record.round + 1} of {facts.rounds}  {status}", highlight=False, soft_wrap=True)

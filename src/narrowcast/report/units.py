@@ -1,0 +1,56 @@
+"""Bytes, seconds and counts as people read them: three significant digits and a decimal unit."""
+
+from __future__ import annotations
+
+import math
+
+BYTES = (" B", " kB", " MB", " GB", " TB", " PB")
+COUNTS = ("", "k", "M", "B", "T")
+
+
+def format_bytes(count: float) -> str:
+    """65 590 -> "65.6 kB": decimal units, as link speeds have them."""
+    return _scaled(count, BYTES)
+
+
+def format_count(count: float) -> str:
+    """124 443 648 -> "124M"; `planner.parse_count` reads it back."""
+    return _scaled(count, COUNTS)
+
+
+def format_seconds(seconds: float) -> str:
+    """0.0123 -> "12.3 ms", 12.3 -> "12.3 s", 312 -> "5 min 12 s", 7500 -> "2 h 5 min", 3e5 -> "3 d 11 h"."""
+    _check(seconds)
+    if float(f"{seconds:.3g}") < 1:
+        return f"{_digits(seconds * 1e3)} ms"
+    if float(f"{seconds:.3g}") < 60:
+        return f"{_digits(seconds)} s"
+    minutes, s = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {s} s"
+    hours, m = divmod(round(seconds / 60), 60)
+    if hours < 24:
+        return f"{hours} h {m} min"
+    days, h = divmod(round(seconds / 3600), 24)
+    return f"{days} d {h} h"
+
+
+def _scaled(value: float, units: tuple[str, ...]) -> str:
+    """The value in the first unit that needs at most three digits before the point (999.6 B: 1 kB)."""
+    _check(value)
+    for unit in units[:-1]:
+        if float(f"{value:.3g}") < 1000:
+            return _digits(value) + unit
+        value /= 1000
+    return _digits(value) + units[-1]
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, never in powers of ten for the sizes that units leave."""
+    text = f"{value:.3g}"
+    return f"{value:.0f}" if "e+" in text else text
+
+
+def _check(value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"expected a number that is finite and not negative, got {value}")

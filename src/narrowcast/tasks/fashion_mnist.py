@@ -1,0 +1,70 @@
+"""Fashion-MNIST: 60 000 + 10 000 grey images of 28 x 28 in ten classes, read from its IDX files."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from narrowcast.tasks.base import Examples, TorchTask
+from narrowcast.tasks.files import check_labels, read_idx
+from narrowcast.tasks.mlp import mlp
+from narrowcast.tasks.options import TaskOptions, find_data, hold_out, split
+
+WIDTH = 128
+MEAN, DEVIATION = 0.2860, 0.3530  # of the training images, scaled to [0, 1]
+SYSTEM = Path("/usr/share/datasets/fashion-mnist")
+
+
+def _file(folder: Path, name: str) -> Path:
+    """The file, gzip or plain."""
+    packed = folder / f"{name}.gz"
+    return packed if packed.is_file() else folder / name
+
+
+def _paths(folder: Path, part: str) -> tuple[Path, Path]:
+    return _file(folder, f"{part}-images-idx3-ubyte"), _file(folder, f"{part}-labels-idx1-ubyte")
+
+
+def find(options: TaskOptions) -> Path:
+    return find_data(
+        options,
+        lambda folder: all(p.is_file() for part in ("train", "t10k") for p in _paths(folder, part)),
+        folders=("fashion-mnist",),
+        system=(SYSTEM,),
+        needed="Fashion-MNIST's train- and t10k-images-idx3-ubyte and -labels-idx1-ubyte, plain or .gz",
+        how=f"`apt-get install dataset-fashion-mnist` puts them in {SYSTEM}, where they are found",
+    )
+
+
+@cache
+def load(folder: Path) -> tuple[Examples, Examples]:
+    """(train, test): images as (n, 784) bytes, a quarter of their size as floats."""
+    return _read(*_paths(folder, "train")), _read(*_paths(folder, "t10k"))
+
+
+def _read(images: Path, labels: Path) -> Examples:
+    x = read_idx(images, (28, 28))
+    y = check_labels(read_idx(labels, ()), len(x), 10, labels)
+    return torch.from_numpy(x.reshape(-1, 784)), torch.from_numpy(y).long()
+
+
+def normalise(images: Tensor) -> Tensor:
+    """Bytes -> floats of mean 0 and deviation 1 over the training set."""
+    return (images.float() / 255 - MEAN) / DEVIATION
+
+
+def build(options: TaskOptions) -> TorchTask:
+    """MLP 784-w-w-10 (w = 128: 118 282 parameters), five images of one class a client: 12 000 clients."""
+    train, test = hold_out(options, *load(find(options)))
+    width = options.width or WIDTH
+    return TorchTask(
+        mlp(options.key, 784, width, width, 10),
+        train=train,
+        test=test,
+        clients=split(options, train[1].numpy()),
+        prepare=normalise,
+        name="fashion-mnist",
+    )
