@@ -1,0 +1,142 @@
+"""The command as a user meets it: runs, folders, and errors said in one sentence."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from narrowcast import records, runner
+from narrowcast.cli import app
+
+SHORT = ["--lr", "20", "--dim", "64", "--width", "16", "--rounds", "4", "--cohort", "40"]
+
+
+def narrowcast(*args: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in args], env={"COLUMNS": "120"})
+
+
+@pytest.mark.parametrize("method", ["static", "time-varying", "k-subspace", "k-subspace-time-varying", "uncompressed", "fedavg"])
+def test_a_run_leaves_a_folder_that_shows_and_exports(tmp_path: Path, method: str) -> None:
+    out = tmp_path / "run"
+    done = narrowcast("run", "digits", "--method", method, *SHORT, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert {p.name for p in out.iterdir()} >= {"config.toml", "facts.json", "records.jsonl", "checkpoint.pt", "model.narrowcast"}
+    rows = records.read(out / "records.jsonl")
+    assert [r.round for r in rows] == [0, 1, 2, 3]
+    assert all(r.up > 0 and r.down > 0 and r.seconds > 0 and r.client_seconds > 0 for r in rows)
+    assert all(r.peak_memory > 1 << 20 for r in rows)
+    assert "accuracy" in rows[-1].metrics
+
+    shown = narrowcast("show", out)
+    assert shown.exit_code == 0
+    assert f"{rows[-1].metrics['accuracy']:.4g}" in shown.output
+
+    weights = tmp_path / "weights.pt"
+    exported = narrowcast("export", out, "--to", weights)
+    assert exported.exit_code == 0, exported.output
+    task, theta = runner.rebuild(out)
+    state = torch.load(weights, weights_only=True)
+    assert torch.equal(torch.cat([t.reshape(-1) for t in state.values()]), theta)
+    task.module.load_state_dict(state)
+    assert task.evaluate(theta)["accuracy"] == rows[-1].metrics["accuracy"]
+
+
+def test_a_static_model_of_any_size_is_a_few_kilobytes(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    narrowcast("run", "digits", "--dim", "1024", "--rounds", "2", "--out", out)
+    assert (out / "model.narrowcast").stat().st_size < 4 * 1024 + 512
+    assert runner.load_facts(out).parameters == 301_066
+
+
+def test_flags_lie_over_the_toml_file(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('task = "digits"\nmethod = "static"\ndim = 32\nwidth = 16\nrounds = 2\n')
+    done = narrowcast("run", tmp_path / "c.toml", "--dim", "48", "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    config = runner.load_config(tmp_path / "run")
+    assert (config.dim, config.width, config.method) == (48, 16, "static")
+
+
+def test_compare_runs_all_once_and_draws(tmp_path: Path) -> None:
+    file = tmp_path / "both.toml"
+    file.write_text(
+        'task = "digits"\nwidth = 16\nrounds = 3\ndim = 32\nlr = 5.0\n'
+        '[[run]]\nmethod = "static"\n[[run]]\nmethod = "uncompressed"\nlr = 0.1\n'
+    )
+    done = narrowcast("compare", file, "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "out" / "frontier.png").read_bytes().startswith(b"\x89PNG")
+    before = (tmp_path / "out" / "uncompressed" / "records.jsonl").read_bytes()
+    again = narrowcast("compare", file, "--out", tmp_path / "out")
+    assert again.exit_code == 0
+    assert (tmp_path / "out" / "uncompressed" / "records.jsonl").read_bytes() == before
+    assert narrowcast("show", tmp_path / "out", "--markdown").output.count("|") > 20
+
+
+def test_plan_prints_table_1() -> None:
+    done = narrowcast("plan", "--params", "124M", "--dim", "65536", "--epochs", "2", "--subspaces", "8")
+    assert done.exit_code == 0, done.output
+    assert "k-subspace-time-varying" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "nothing"], "unknown task 'nothing': choose one of digits"),
+        (["run"], "say what to train"),
+        (["run", "digits"], "say how long to train"),
+        (["run", "digits", "--rounds", "2", "--method", "zip"], "unknown method 'zip'"),
+        (["run", "digits", "--rounds", "2", "--dim", "999999999"], "exceeds the model's 301066 parameters"),
+        (["run", "digits", "--rounds", "2", "--dim", "-4"], "--dim: Input should be greater than or equal to 1, got -4"),
+        (["run", "digits", "--rounds", "0"], "--rounds"),
+        (["run", "digits", "--rounds", "2", "--lr", "nan"], "--lr"),
+        (["run", "digits", "--rounds", "2", "--cohort", "5000"], "only 287 clients"),
+        (["run", "digits", "--rounds", "2", "--refresh", "never"], "--refresh"),
+        (["run", "digits", "--rounds", "2", "--schedule", "5:1,2:0"], "--schedule"),
+        (["run", "absent.toml"], "absent.toml: no such file"),
+        (["run", "--resume", "absent"], "absent is not a run folder"),
+        (["run", "cifar10", "--rounds", "1", "--data", "absent"], "absent"),
+        (["show", "absent"], "absent is not a run folder"),
+        (["export", "absent"], "absent is not a run folder"),
+        (["compare", "absent.toml"], "absent.toml: no such file"),
+        (["plan", "--params", "x", "--dim", "1", "--epochs", "1"], "got 'x'"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NARROWCAST_DATA", raising=False)
+    done = narrowcast(*arguments)
+    assert done.exit_code == 2
+    assert says in done.output.replace("\n", " ")
+    assert "Traceback" not in done.output
+    assert not list(tmp_path.glob("runs/*/records.jsonl"))
+
+
+def test_an_unreadable_config_is_said(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("task = [")
+    assert "cannot be read as TOML" in narrowcast("run", tmp_path / "bad.toml").output
+    (tmp_path / "odd.toml").write_text('task = "digits"\nrounds = 1\nspeed = 3\n')
+    assert "--speed: there is no such setting" in narrowcast("run", tmp_path / "odd.toml").output
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    narrowcast("run", "digits", *SHORT, "--out", out)
+    before = (out / "records.jsonl").read_bytes()
+    refused = narrowcast("run", "digits", *SHORT, "--out", out)
+    assert refused.exit_code == 2
+    assert "holds a run already" in refused.output
+    assert (out / "records.jsonl").read_bytes() == before
+    assert narrowcast("run", "digits", *SHORT, "--seed", "5", "--out", out, "--force").exit_code == 0
+
+
+def test_a_diverging_run_stops_with_its_last_good_checkpoint(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = narrowcast("run", "digits", "--lr", "1e30", "--schedule", "constant", "--rounds", "9", "--out", out)
+    assert done.exit_code == 1
+    assert "lower --lr" in done.output
+    state = torch.load(out / "checkpoint.pt", weights_only=True)
+    assert torch.isfinite(state["server"]["sigma"]).all()
+    assert not (out / "model.narrowcast").exists()

@@ -1,0 +1,36 @@
+"""The README's code runs, and its commands exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from narrowcast.cli import app
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def test_the_library_example_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    code = re.search(r"```python\n(.*?)```", README, re.S)
+    assert code
+    torch.manual_seed(0)
+    scope: dict[str, object] = {}
+    exec(code[1], scope)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 60 + 1  # 10 epochs of 6 rounds, then the metrics
+    first, last = float(lines[0].split()[1]), float(lines[-2].split()[1])
+    assert last < first
+    model = scope["model"]
+    assert isinstance(model, torch.nn.Module)
+    assert "accuracy" in lines[-1]
+
+
+@pytest.mark.parametrize("line", re.findall(r"^narrowcast (.*?)(?: +#.*)?$", README, re.M))
+def test_every_command_and_flag_of_the_readme_exists(line: str) -> None:
+    command, *rest = line.split()
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    for flag in (word for word in rest if word.startswith("--")):
+        assert flag in shown.output, f"{flag} of `narrowcast {line}`"
