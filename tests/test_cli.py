@@ -16,12 +16,20 @@ def narrowcast(*args: object) -> Result:
     return CliRunner().invoke(app, [str(a) for a in args], env={"COLUMNS": "120"})
 
 
-@pytest.mark.parametrize("method", ["static", "time-varying", "k-subspace", "k-subspace-time-varying", "uncompressed", "fedavg"])
+@pytest.mark.parametrize(
+    "method", ["static", "time-varying", "k-subspace", "k-subspace-time-varying", "uncompressed", "fedavg"]
+)
 def test_a_run_leaves_a_folder_that_shows_and_exports(tmp_path: Path, method: str) -> None:
     out = tmp_path / "run"
     done = narrowcast("run", "digits", "--method", method, *SHORT, "--out", out)
     assert done.exit_code == 0, done.output
-    assert {p.name for p in out.iterdir()} >= {"config.toml", "facts.json", "records.jsonl", "checkpoint.pt", "model.narrowcast"}
+    assert {p.name for p in out.iterdir()} >= {
+        "config.toml",
+        "facts.json",
+        "records.jsonl",
+        "checkpoint.pt",
+        "model.narrowcast",
+    }
     rows = records.read(out / "records.jsonl")
     assert [r.round for r in rows] == [0, 1, 2, 3]
     assert all(r.up > 0 and r.down > 0 and r.seconds > 0 and r.client_seconds > 0 for r in rows)
@@ -87,7 +95,10 @@ def test_plan_prints_table_1() -> None:
         (["run", "digits"], "say how long to train"),
         (["run", "digits", "--rounds", "2", "--method", "zip"], "unknown method 'zip'"),
         (["run", "digits", "--rounds", "2", "--dim", "999999999"], "exceeds the model's 301066 parameters"),
-        (["run", "digits", "--rounds", "2", "--dim", "-4"], "--dim: Input should be greater than or equal to 1, got -4"),
+        (
+            ["run", "digits", "--rounds", "2", "--dim", "-4"],
+            "--dim: Input should be greater than or equal to 1, got -4",
+        ),
         (["run", "digits", "--rounds", "0"], "--rounds"),
         (["run", "digits", "--rounds", "2", "--lr", "nan"], "--lr"),
         (["run", "digits", "--rounds", "2", "--cohort", "5000"], "only 287 clients"),
@@ -134,7 +145,9 @@ def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_diverging_run_stops_with_its_last_good_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    done = narrowcast("run", "digits", "--lr", "1e30", "--schedule", "constant", "--rounds", "9", "--out", out)
+    done = narrowcast(
+        "run", "digits", "--lr", "1e30", "--schedule", "constant", "--rounds", "9", "--out", out
+    )
     assert done.exit_code == 1
     assert "lower --lr" in done.output
     state = torch.load(out / "checkpoint.pt", weights_only=True)

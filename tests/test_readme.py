@@ -21,7 +21,7 @@ def test_the_library_example_trains(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 60 + 1  # 10 epochs of 6 rounds, then the metrics
     first, last = float(lines[0].split()[1]), float(lines[-2].split()[1])
-    assert last < first
+    assert last < first / 2
     model = scope["model"]
     assert isinstance(model, torch.nn.Module)
     assert "accuracy" in lines[-1]

@@ -50,7 +50,9 @@ def said() -> Iterator[None]:
 def _types(annotation: Any) -> set[Any]:
     """The plain types in an annotation such as Annotated[int, ...] | None."""
     inner = typing.get_args(annotation)
-    return set().union(*map(_types, inner)) if inner else {annotation} if isinstance(annotation, type) else set()
+    return (
+        set().union(*map(_types, inner)) if inner else {annotation} if isinstance(annotation, type) else set()
+    )
 
 
 def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -66,8 +68,10 @@ def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
         text = (field.description or "") + default
         flag = f"--{name.replace('_', '-')}"
         option = typer.Option(flag, help=text, show_default=False)
-        hints[name] = Annotated[kind | None, option]  # type: ignore[valid-type]
-        flags.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]))
+        hints[name] = Annotated[kind | None, option]
+        flags.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name])
+        )
 
     def wrapped(**arguments: Any) -> None:
         own_names = {p.name for p in own}
@@ -86,7 +90,9 @@ def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
 @with_run_flags
 def run(
     task: Annotated[str | None, typer.Argument(help="a task, or a TOML file of settings")] = None,
-    out: Annotated[Path | None, typer.Option(help="folder of the run [default: runs/TASK-METHOD-...]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the run [default: runs/TASK-METHOD-...]")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="go on with the run in this folder")] = None,
     force: Force = False,
     *,
@@ -98,18 +104,17 @@ def run(
     from narrowcast.runner import Interrupted
 
     with said():
-        if resume is not None:
-            if task or flags or out or force:
-                raise ConfigError("--resume takes its settings from the run's folder: give it alone")
-            folder, go = resume, lambda show: runner.resume(folder, show)
-        else:
-            config = _config(task, flags)
-            folder = out or Path("runs") / _folder_name(config)
-            go = lambda show: runner.start(config, folder, show, force)  # noqa: E731
+        if resume is not None and (task or flags or out or force):
+            raise ConfigError("--resume takes its settings from the run's folder: give it alone")
+        config = None if resume else _config(task, flags)
+        folder = resume or out or Path("runs") / _folder_name(config)
         prepare_kernels(console)
         try:
             with RunProgress(console) as progress:
-                go(progress)
+                if config is None:
+                    runner.resume(folder, progress)
+                else:
+                    runner.start(config, folder, progress, force)
         except Interrupted as stop:
             raise Interrupted(f"{stop}. Go on with: narrowcast run --resume {folder}") from None
         _show([folder])
@@ -124,7 +129,8 @@ def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:
     return make_config({**table, **flags})
 
 
-def _folder_name(config: RunConfig) -> str:
+def _folder_name(config: RunConfig | None) -> str:
+    assert config is not None
     dim = "" if config.method in ("uncompressed", "fedavg") else f"-d{config.dim}"
     return f"{config.task}-{config.method}{dim}-s{config.seed}"
 
@@ -168,7 +174,9 @@ def show(
         _show(folders, plot, markdown=markdown)
 
 
-def _show(folders: list[Path], plot: Path | None = None, title: str | None = None, markdown: bool = False) -> None:
+def _show(
+    folders: list[Path], plot: Path | None = None, title: str | None = None, markdown: bool = False
+) -> None:
     from narrowcast.report import frontier, table
     from narrowcast.report.summary import summarise
 
@@ -204,7 +212,9 @@ def export(
         to.parent.mkdir(parents=True, exist_ok=True)
         torch.save(task.state_dict(theta), to)
         size = (run / "model.narrowcast").stat().st_size
-        console.print(f"{size:,} bytes of model became {to.stat().st_size:,} bytes of weights: {to}", highlight=False)
+        console.print(
+            f"{size:,} bytes of model became {to.stat().st_size:,} bytes of weights: {to}", highlight=False
+        )
 
 
 @app.command()

@@ -36,12 +36,16 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
             raise ConfigError(f"{path}, run {number}: {error}") from None
         folder = re.sub(r"[^\w.=+-]+", "-", config.label).strip("-.") or f"run-{number}"
         if folder in configs:
-            raise ConfigError(f"{path}, run {number}: another run is called {config.label!r} too: give it a name")
+            raise ConfigError(
+                f"{path}, run {number}: another run is called {config.label!r} too: give it a name"
+            )
         configs[folder] = config
     return Comparison(title, configs)
 
 
-def run_all(comparison: Comparison, out: Path, on_record: OnRecord | None = None, force: bool = False) -> list[Path]:
+def run_all(
+    comparison: Comparison, out: Path, on_record: OnRecord | None = None, force: bool = False
+) -> list[Path]:
     """Run what is missing, in order; the folders of all runs."""
     for name, config in comparison.configs.items():
         folder = out / name

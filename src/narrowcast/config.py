@@ -7,6 +7,8 @@ is unset takes the task's or the method's own default; the run folder records th
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,7 +38,9 @@ class RunConfig(BaseModel):
     task: str = Field(description="what to train: " + ", ".join(TASKS))
     method: str = Field("static", description="how to compress: " + ", ".join(METHODS))
     name: str = Field("", description="label in tables and pictures (default: method and dim)")
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = Field(0, description="of theta0, A, the clients and the sampling")
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = Field(
+        0, description="of theta0, A, the clients and the sampling"
+    )
 
     dim: Positive = Field(1024, description="d: numbers in an upload")
     subspaces: Positive = Field(8, description="K of the K-subspace methods")
@@ -51,30 +55,56 @@ class RunConfig(BaseModel):
     uplink: str = Field("f32", description="numbers of an upload: " + ", ".join(f.name for f in FORMATS))
     downlink: Literal["f32", "f16"] = Field("f32", description="numbers of a download")
 
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(1.0, description="peak learning rate of the server")
-    schedule: str = Field("triangle", description='factor of lr: "constant", "triangle" or knots "epoch:factor,..."')
-    epochs: Annotated[float, Field(gt=0, le=1e6)] | None = Field(None, description="length of the run in epochs")
-    rounds: Annotated[int, Field(ge=1, lt=1 << 31)] | None = Field(None, description="length of the run in rounds")
-    cohort: Positive | None = Field(None, description="clients a round (default: a tenth of them, at most 100)")
-    sampling: Literal["epoch", "uniform"] = Field("epoch", description="every client once an epoch, or drawn afresh")
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        1.0, description="peak learning rate of the server"
+    )
+    schedule: str = Field(
+        "triangle", description='factor of lr: "constant", "triangle" or knots "epoch:factor,..."'
+    )
+    epochs: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        None, description="length of the run in epochs"
+    )
+    rounds: Annotated[int, Field(ge=1, lt=1 << 31)] | None = Field(
+        None, description="length of the run in rounds"
+    )
+    cohort: Positive | None = Field(
+        None, description="clients a round (default: a tenth of them, at most 100)"
+    )
+    sampling: Literal["epoch", "uniform"] = Field(
+        "epoch", description="every client once an epoch, or drawn afresh"
+    )
     participation: Share = Field(1.0, description="fraction of the asked clients that come")
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="fraction of those that never answer")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="fraction of those that never answer"
+    )
     local_steps: Positive | None = Field(None, description="steps of a client a round (fedavg: 5, others: 1)")
-    local_batch: Annotated[int, Field(ge=0)] = Field(0, description="examples of a local step (0: all it has)")
-    local_lr: Annotated[float, Field(gt=0)] | None = Field(None, description="rate of local steps (default: lr)")
+    local_batch: Annotated[int, Field(ge=0)] = Field(
+        0, description="examples of a local step (0: all it has)"
+    )
+    local_lr: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="rate of local steps (default: lr)"
+    )
     weighting: Literal["clients", "examples"] = Field("clients", description="what an update weighs")
     evaluate_every: Annotated[int, Field(ge=0)] | None = Field(
         None, description="rounds between evaluations (default: an epoch; 0: only at the end)"
     )
-    per_client: bool = Field(False, description="compress every client's update by itself, the slow exact road")
-    threads: Positive | None = Field(None, description="of this machine (default: 1 for small models, else all cores)")
+    per_client: bool = Field(
+        False, description="compress every client's update by itself, the slow exact road"
+    )
+    threads: Positive | None = Field(
+        None, description="of this machine (default: 1 for small models, else all cores)"
+    )
 
     clients: Positive | None = Field(None, description="number of clients (default: the task's)")
-    partition: Literal["class", "iid", "dirichlet", "natural"] | None = Field(None, description="of data into clients")
+    partition: Literal["class", "iid", "dirichlet", "natural"] | None = Field(
+        None, description="of data into clients"
+    )
     alpha: Annotated[float, Field(gt=0)] = Field(0.5, description="of the Dirichlet partition")
     width: Positive | None = Field(None, description="width of the model (default: the task's)")
     data: str | None = Field(None, description="folder of the data (default: NARROWCAST_DATA)")
-    validation: bool = Field(False, description="evaluate on a held-out tenth of the training set, to tune rates")
+    validation: bool = Field(
+        False, description="evaluate on a held-out tenth of the training set, to tune rates"
+    )
 
     @field_validator("task")
     @classmethod
@@ -195,7 +225,7 @@ class RunConfig(BaseModel):
         return _knots(self.schedule)
 
 
-def _one_of(what: str, value: str, known: Any) -> str:
+def _one_of(what: str, value: str, known: Iterable[str]) -> str:
     if value not in known:
         raise ValueError(f"unknown {what} {value!r}: choose one of {', '.join(known)}")
     return value
@@ -206,8 +236,10 @@ def _knots(text: str) -> list[tuple[float, float]]:
         knots = [(float(e), float(f)) for e, f in (knot.split(":") for knot in text.split(","))]
     except ValueError:
         knots = []
-    if not knots or any(a >= b for (a, _), (b, _) in zip(knots, knots[1:], strict=False)) or min(knots)[0] < 0:
-        raise ValueError(f'must be "constant", "triangle" or rising knots such as "0:0,5:1,24:0", got {text!r}')
+    if not knots or any(a >= b for (a, _), (b, _) in pairwise(knots)) or min(knots)[0] < 0:
+        raise ValueError(
+            f'must be "constant", "triangle" or rising knots such as "0:0,5:1,24:0", got {text!r}'
+        )
     return knots
 
 
@@ -220,7 +252,7 @@ def make_config(values: dict[str, Any]) -> RunConfig:
 
 
 def _explain(error: Any) -> str:
-    message = error["msg"].removeprefix("Value error, ")
+    message: str = error["msg"].removeprefix("Value error, ")
     if not error["loc"]:
         return message
     flag = "--" + str(error["loc"][0]).replace("_", "-")

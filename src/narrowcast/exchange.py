@@ -14,6 +14,7 @@ from torch import Tensor
 from narrowcast import random, wire
 from narrowcast.methods.base import Accumulator, Method, Model, Server
 from narrowcast.random import Key, Purpose
+from narrowcast.tasks.partition import IndexArray
 from narrowcast.wire import Message, Payload, WireError
 
 
@@ -30,6 +31,10 @@ class Round:
     def client_key(self, client: int) -> Key:
         """The key of a client in this round, from which its route follows: both sides know it."""
         return random.derive(self.key, Purpose.ROUTE, self.number, client)
+
+    def client_keys(self, clients: IndexArray) -> list[Key]:
+        """The keys of many clients."""
+        return random.derive_many(self.key, Purpose.ROUTE, self.number, clients)
 
 
 def run_id(description: bytes) -> bytes:

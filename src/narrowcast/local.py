@@ -36,7 +36,13 @@ def examples(task: Task, client: int, size: int, key: Key, step: int) -> IndexAr
 
 
 def summed_update(
-    task: Task, theta: Tensor, clients: IndexArray, weights: list[float], local: Local, keys: list[Key], augment: Key
+    task: Task,
+    theta: Tensor,
+    clients: IndexArray,
+    weights: list[float],
+    local: Local,
+    keys: list[Key],
+    augment: Key,
 ) -> tuple[float, Tensor]:
     """(sum_c weight_c loss_c, sum_c weight_c v_c): what a linear method compresses once for all of them.
 

@@ -35,7 +35,9 @@ class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _decoder = msgspec.msgpack.Decoder(ModelFile)
 
 
-def save(path: Path, name: str, options: MethodOptions, method: Method[Any], server: Server, theta0: Tensor) -> None:
+def save(
+    path: Path, name: str, options: MethodOptions, method: Method[Any], server: Server, theta0: Tensor
+) -> None:
     """Write the server's model."""
     settings = {k: v for k, v in dataclasses.asdict(options).items() if k in SETTINGS}
     model = ModelFile(
@@ -58,7 +60,9 @@ def read(path: Path) -> ModelFile:
     except msgspec.DecodeError as error:
         raise WireError(f"{path} is not a narrowcast model: {error}") from None
     if model.magic != MAGIC or model.method not in METHODS or set(model.settings) != set(SETTINGS):
-        raise WireError(f"{path} is not a model that this version can read (it says {model.magic!r}, {model.method!r})")
+        raise WireError(
+            f"{path} is not a model that this version can read (it says {model.magic!r}, {model.method!r})"
+        )
     return model
 
 

@@ -7,7 +7,7 @@ from types import TracebackType
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from narrowcast.kernels.butterfly import STRIP
 from narrowcast.records import RoundRecord
@@ -40,7 +40,7 @@ class RunProgress:
             console=console,
             disable=not console.is_terminal,
         )
-        self._bar: dict[str, int] = {}
+        self._bar: dict[str, TaskID] = {}
         self._bytes: dict[str, int] = {}
         self._metric: dict[str, str] = {}
         self._spoke = time.monotonic()
@@ -49,7 +49,9 @@ class RunProgress:
         self.bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self.bars.stop()
 
     def __call__(self, facts: Facts, record: RoundRecord) -> None:
@@ -67,4 +69,8 @@ class RunProgress:
         last = record.round + 1 == facts.rounds
         if not self.console.is_terminal and (last or time.monotonic() - self._spoke > SILENT_SECONDS):
             self._spoke = time.monotonic()
-            self.console.print(f"{name}: round {record.round + 1} of {facts.rounds}  {status}", highlight=False, soft_wrap=True)
+            self.console.print(
+                f"{name}: round {record.round + 1} of {facts.rounds}  {status}",
+                highlight=False,
+                soft_wrap=True,
+            )

@@ -71,6 +71,17 @@ def derive(key: Key, purpose: Purpose, a: int = 0, b: int = 0) -> Key:
     return w[0] | w[1] << 32
 
 
+def derive_many(key: Key, purpose: Purpose, a: int, b: NDArray[np.int64]) -> list[Key]:
+    """[derive(key, purpose, a, i) for i in b], compiled."""
+    if len(b) and not (b.min() >= 0 and b.max() <= MASK32):
+        raise ValueError(f"derive takes 0 <= b < 2^32, got {b.min()} .. {b.max()}")
+    out = np.empty(len(b), np.uint64)
+    low, high = np.uint32(a & MASK32), np.uint32(a >> 32)
+    pool.run(_k.fill_derived, len(b), out, np.uint32(purpose), low, high, b, *split(key), grain=4096)
+    keys: list[Key] = out.tolist()
+    return keys
+
+
 def below(key: Key, n: int) -> int:
     """A number in {0 .. n-1}: 64 random bits modulo n (bias under n / 2^64)."""
     return key % n

@@ -63,7 +63,9 @@ OnRecord = Callable[[Facts, RoundRecord], None]
 def start(config: RunConfig, folder: Path, on_record: OnRecord | None = None, force: bool = False) -> Path:
     """Run in a new folder. One that holds a run already is refused, or replaced with `force`."""
     if (folder / "config.toml").exists() and not force:
-        raise ConfigError(f"{folder} holds a run already: go on with --resume {folder}, or choose another --out")
+        raise ConfigError(
+            f"{folder} holds a run already: go on with --resume {folder}, or choose another --out"
+        )
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder")
     if force and (folder / "config.toml").exists():
@@ -91,7 +93,9 @@ def load_facts(folder: Path) -> Facts:
     try:
         return msgspec.json.decode((folder / "facts.json").read_bytes(), type=Facts)
     except FileNotFoundError:
-        raise ConfigError(f"{folder} is not a run folder, or its run has not begun: it has no facts.json") from None
+        raise ConfigError(
+            f"{folder} is not a run folder, or its run has not begun: it has no facts.json"
+        ) from None
 
 
 def finished(folder: Path) -> bool:
@@ -152,7 +156,9 @@ def _run(config: RunConfig, folder: Path, on_record: OnRecord | None) -> Path:
                 saved = time.monotonic()
             if stop.is_set() and not last:
                 raise Interrupted(f"stopped after round {simulation.round} of {simulation.rounds}")
-    modelfile.save(folder / "model.narrowcast", config.method, config.method_options(), method, simulation.server, theta0)
+    modelfile.save(
+        folder / "model.narrowcast", config.method, config.method_options(), method, simulation.server, theta0
+    )
     return folder
 
 
@@ -163,7 +169,9 @@ def _use_threads(count: int | None, parameters: int) -> None:
     pool.set_threads(count)
 
 
-def _continue(simulation: Simulation, folder: Path, on_record: OnRecord | None, facts: Facts) -> list[RoundRecord]:
+def _continue(
+    simulation: Simulation, folder: Path, on_record: OnRecord | None, facts: Facts
+) -> list[RoundRecord]:
     """Restore the checkpoint, if there is one, and cut the records to it."""
     if not (folder / "checkpoint.pt").is_file():
         (folder / "records.jsonl").unlink(missing_ok=True)
@@ -171,7 +179,9 @@ def _continue(simulation: Simulation, folder: Path, on_record: OnRecord | None, 
     simulation.restore(torch.load(folder / "checkpoint.pt", weights_only=True))
     done = records.read(folder / "records.jsonl", before=simulation.round)
     if len(done) != simulation.round:
-        raise ConfigError(f"{folder}/records.jsonl has {len(done)} of the {simulation.round} rounds of its checkpoint")
+        raise ConfigError(
+            f"{folder}/records.jsonl has {len(done)} of the {simulation.round} rounds of its checkpoint"
+        )
     files.write_atomically(folder / "records.jsonl", b"".join(map(records.to_line, done)))
     for record in done:
         if on_record:

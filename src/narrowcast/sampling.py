@@ -34,7 +34,7 @@ class Cohorts:
             raise ValueError(f"sampling must be 'epoch' or 'uniform', got {self.mode!r}")
         if not (0 < self.participation <= 1 and 0 <= self.dropout < 1):
             raise ValueError(
-                f"need 0 < participation <= 1 and 0 <= dropout < 1, got {self.participation} and {self.dropout}"
+                f"need 0 < participation <= 1 and 0 <= dropout < 1, got {self.participation}, {self.dropout}"
             )
 
     @property
@@ -55,7 +55,9 @@ class Cohorts:
             order = random.derive(self.key, Purpose.SAMPLE, epoch)
             asked = random.permuted(order, self.clients, part * self.size, stop)
         else:
-            asked = random.permuted(random.derive(self.key, Purpose.SAMPLE, number), self.clients, 0, self.size)
+            asked = random.permuted(
+                random.derive(self.key, Purpose.SAMPLE, number), self.clients, 0, self.size
+            )
         return self._thin(asked, Purpose.ATTEND, number, self.participation)
 
     def answer(self, number: int, came: IndexArray) -> IndexArray:
@@ -65,7 +67,9 @@ class Cohorts:
     def _thin(self, clients: IndexArray, purpose: Purpose, number: int, share: float) -> IndexArray:
         if share >= 1:
             return clients
-        kept: IndexArray = clients[random.uniforms(random.derive(self.key, purpose, number), purpose, len(clients)) < share]
+        kept: IndexArray = clients[
+            random.uniforms(random.derive(self.key, purpose, number), purpose, len(clients)) < share
+        ]
         return kept
 
 

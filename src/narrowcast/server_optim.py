@@ -61,7 +61,11 @@ class Adam(Optimiser):
     epsilon: float = 1e-8
 
     def init(self, like: Tensor) -> State:
-        return {"momentum": torch.zeros_like(like), "second": torch.zeros_like(like), "count": torch.zeros(())}
+        return {
+            "momentum": torch.zeros_like(like),
+            "second": torch.zeros_like(like),
+            "count": torch.zeros(()),
+        }
 
     def step(self, state: State, gradient: Tensor, rate: float) -> tuple[State, Tensor]:
         momentum = state["momentum"] * self.beta + gradient * (1 - self.beta)

@@ -33,7 +33,6 @@ from narrowcast.tasks.base import Task
 from narrowcast.tasks.partition import IndexArray
 from narrowcast.wire import WireError
 
-
 MAX_U32 = (1 << 32) - 1
 
 
@@ -164,28 +163,43 @@ class Simulation:
         return theta
 
     def _train(
-        self, theta: Tensor, clients: IndexArray, round: Round, rate: float, acc: Accumulator, record: RoundRecord
+        self,
+        theta: Tensor,
+        clients: IndexArray,
+        round: Round,
+        rate: float,
+        acc: Accumulator,
+        record: RoundRecord,
     ) -> Accumulator:
-        """Updates of all clients, compressed, sent and added up; the bytes and the loss go into the record."""
+        """Updates of all clients, compressed, sent and added up; bytes and loss go into the record."""
         plan, task = self.plan, self.task
-        local = Local(plan.local_steps or self.method.local_steps, plan.local_batch, plan.local_lr or rate or plan.lr)
+        local = Local(
+            plan.local_steps or self.method.local_steps, plan.local_batch, plan.local_lr or rate or plan.lr
+        )
         augment = random.derive(plan.key, Purpose.AUGMENT, round.number)
         if local.steps > 1:
             theta = theta.clone()  # local steps run in the memory of the task's model
         total_loss = total_weight = 0.0
-        for group in self._groups(clients, round):
-            keys = [round.client_key(c) for c in group]
+        for group, keys in self._groups(clients, round):
             sizes = [len(task.clients[c]) if plan.weighting == "examples" else 1 for c in group]
             weights = [capped(size) for size in sizes]
             alone = len(group) == 1 and not self._together
-            loss, v = summed_update(task, theta, np.array(group), [1.0] if alone else weights, local, keys, augment)
+            loss, v = summed_update(
+                task, theta, np.array(group), [1.0] if alone else weights, local, keys, augment
+            )
             if not math.isfinite(loss):
                 raise Diverged(f"the loss is {loss} in round {round.number}: lower --lr (it was {plan.lr:g})")
             total_loss += loss * (weights[0] if alone else 1.0)
             total_weight += sum(weights)
             try:
                 private, data = exchange.send_up(
-                    self.method, self.private.get(group[0]), v, self._client, round, group[0], min(sizes[0], MAX_U32)
+                    self.method,
+                    self.private.get(group[0]),
+                    v,
+                    self._client,
+                    round,
+                    group[0],
+                    min(sizes[0], MAX_U32),
                 )
                 record.up += len(data) * len(group)
                 if alone:
@@ -195,7 +209,9 @@ class Simulation:
                     acc = self.method.add_sum(acc, message.payload, sum(weights))
             except (WireError, FormatError) as error:
                 if not alone:
-                    raise Diverged(f"the gradient is not finite in round {round.number}: lower --lr") from error
+                    raise Diverged(
+                        f"the gradient is not finite in round {round.number}: lower --lr"
+                    ) from error
                 record.dropped["refused"] = record.dropped.get("refused", 0) + 1  # as a real server would
                 continue
             if alone and private is not None:
@@ -208,13 +224,16 @@ class Simulation:
     def _together(self) -> bool:
         return self.method.linear and not self.plan.per_client
 
-    def _groups(self, clients: IndexArray, round: Round) -> list[list[int]]:
-        """Clients whose updates are summed before they are compressed: those on one route, or each alone."""
+    def _groups(self, clients: IndexArray, round: Round) -> list[tuple[list[int], list[Key]]]:
+        """Clients (and their keys) whose updates are summed before compression: those on one route."""
+        pairs = zip(clients.tolist(), round.client_keys(clients), strict=True)
         if not self._together:
-            return [[c] for c in clients.tolist()]
-        routes: dict[int, list[int]] = {}
-        for c in clients.tolist():
-            routes.setdefault(self.method.route(round.client_key(c)), []).append(c)
+            return [([client], [key]) for client, key in pairs]
+        routes: dict[int, tuple[list[int], list[Key]]] = {}
+        for client, key in pairs:
+            group, keys = routes.setdefault(self.method.route(key), ([], []))
+            group.append(client)
+            keys.append(key)
         return [routes[k] for k in sorted(routes)]
 
     def state(self) -> dict[str, Any]:

@@ -36,12 +36,16 @@ class Block(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     data: bytes
 
     def numbers(self, count: int) -> Tensor:
-        """The `count` numbers of this block, float32; anything else than `count` finite numbers is refused."""
+        """The `count` numbers of this block, float32; anything but `count` finite numbers is refused."""
         if self.format >= len(FORMATS):
-            raise WireError(f"unknown number format {self.format}: this version knows 0 to {len(FORMATS) - 1}")
+            raise WireError(
+                f"unknown number format {self.format}: this version knows 0 to {len(FORMATS) - 1}"
+            )
         codec = FORMATS[self.format]
         if len(self.data) != codec.size(count):
-            raise WireError(f"expected {count} numbers as {codec.name} ({codec.size(count)} bytes), got {len(self.data)}")
+            raise WireError(
+                f"expected {count} numbers as {codec.name} ({codec.size(count)} bytes), got {len(self.data)}"
+            )
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what a hostile scale does is refused below
                 values = codec.unpack(self.data, count)
@@ -53,7 +57,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class Payload(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a method sends: its own `kind` of message, the `stage` of its subspace, the route k, and numbers."""
+    """What a method sends: its own `kind` of message, the stage of its subspace, the route k, numbers."""
 
     kind: Small
     stage: Bytes4

@@ -15,7 +15,7 @@ from narrowcast.kernels.tiles import COLUMN, ROW, stream_block, window
 
 @njit(inline="always")
 def place(b, D, d, n, V, rho, tiles, bits, mask, keys):
-    """(first parameter, rows, lanes, window start) of block b: tile b, or beyond the tiles a remainder block."""
+    """(first parameter, rows, lanes, window start) of block b: a tile, or beyond them a remainder block."""
     size = n * V
     if b < tiles:
         return b * size, n, V, window(b, size, d, rho, tiles, bits, mask, keys)

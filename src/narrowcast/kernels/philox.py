@@ -54,6 +54,14 @@ def fill_words(start, stop, out, first, c2, c3, k0, k1):
             out[4 * b + c] = w[c]
 
 
+@njit(nogil=True, cache=True)
+def fill_derived(start, stop, out, purpose, a0, a1, b, k0, k1):
+    """out[i] = the key derived for (purpose, a, b[i]): `random.derive` for many b."""
+    for i in range(start, stop):
+        w = philox(purpose, a0, a1, uint32(b[i]), k0, k1)
+        out[i] = uint64(w[0]) | uint64(w[1]) << uint64(32)
+
+
 @njit(inline="always")
 def permute(x, bits, mask, keys):
     """A keyed bijection of {0 .. mask} (mask = 2^bits - 1): odd multiplications and xor-shifts."""

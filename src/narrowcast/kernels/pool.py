@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 _lock = threading.Lock()
@@ -19,7 +20,7 @@ _threads: int | None = None
 
 
 def threads() -> int:
-    """How many threads kernels use: `set_threads`, else NARROWCAST_THREADS, else the cores of this process."""
+    """How many threads kernels use: `set_threads`, else NARROWCAST_THREADS, else this process's cores."""
     if _threads is not None:
         return _threads
     configured = os.environ.get("NARROWCAST_THREADS", "")
@@ -65,7 +66,7 @@ def run(kernel: Callable[..., Any], blocks: int, *args: Any, grain: int = 1) -> 
     edges = [blocks * i // workers for i in range(workers + 1)]
     pool = _executor(threads())
     # The caller works too: with W threads, W - 1 tasks are queued.
-    pending = [pool.submit(kernel, a, b, *args) for a, b in zip(edges[1:-1], edges[2:], strict=True)]
+    pending = [pool.submit(kernel, a, b, *args) for a, b in pairwise(edges[1:])]
     kernel(edges[0], edges[1], *args)
     for task in pending:
         task.result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from narrowcast.methods.base import Diverged, Method, Model, RoundInfo, Server
@@ -23,7 +23,7 @@ class MethodOptions:
     subspaces: int = 8
     refresh: str | int = "epoch"
     subspace: str = "rotation"
-    optimiser: Optimiser = SGD()
+    optimiser: Optimiser = field(default_factory=SGD)
     carry: bool = False
     unbiased: bool = False
     uplink: str = "f32"

@@ -71,7 +71,11 @@ class Method(ABC, Generic[S]):
     name: ClassVar[str]
     local_steps: ClassVar[int] = 1  # what the method takes by default
     whole_model: ClassVar[bool] = False  # every download is the whole model: none is a fallback
-    linear: bool  # the sum of payloads is the payload of the sum
+
+    @property
+    def linear(self) -> bool:
+        """Whether the sum of payloads is the payload of the sum."""
+        return True
 
     @abstractmethod
     def server(self, theta0: Tensor, layout: Layout) -> S:
@@ -94,7 +98,9 @@ class Method(ABC, Generic[S]):
         return Model(None, 0, theta0)
 
     @abstractmethod
-    def reconcile(self, model: Model, down: Payload, version: int, out: Tensor | None = None) -> tuple[Model, Tensor]:
+    def reconcile(
+        self, model: Model, down: Payload, version: int, out: Tensor | None = None
+    ) -> tuple[Model, Tensor]:
         """(the client's new model, theta equal to the server's bit for bit)."""
 
     def route(self, key: Key) -> int:
@@ -165,5 +171,7 @@ def finite(numbers: Tensor) -> Tensor:
 def only_block(up: Payload) -> Block:
     """The single block of an upload."""
     if up.kind != UPDATE or len(up.blocks) != 1:
-        raise WireError(f"an upload is of kind {UPDATE} and has one block, got kind {up.kind} with {len(up.blocks)}")
+        raise WireError(
+            f"an upload is of kind {UPDATE} and has one block, got kind {up.kind} with {len(up.blocks)}"
+        )
     return up.blocks[0]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 import math
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -23,7 +24,16 @@ from torch import Tensor
 from narrowcast import formats, random, wire
 from narrowcast.flat import Layout
 from narrowcast.methods.base import (
-    DENSE, LOG, Accumulator, Method, Model, RoundInfo, Server, finite, mean, only_block,
+    DENSE,
+    LOG,
+    Accumulator,
+    Method,
+    Model,
+    RoundInfo,
+    Server,
+    finite,
+    mean,
+    only_block,
 )  # fmt: skip
 from narrowcast.random import Key, Purpose
 from narrowcast.server_optim import SGD, Optimiser, State
@@ -31,6 +41,7 @@ from narrowcast.subspaces import KINDS, Subspace, subspace
 from narrowcast.wire import Payload, WireError
 
 MAX_SUBSPACES = 4096
+_subspace = lru_cache(maxsize=MAX_SUBSPACES)(subspace)  # they hold no numbers, only settings
 
 
 @dataclass(frozen=True)
@@ -71,9 +82,13 @@ class Intrinsic(Method[IntrinsicServer]):
 
     def __post_init__(self) -> None:
         if self.dim < 1 or not 1 <= self.subspaces <= MAX_SUBSPACES:
-            raise ValueError(f"need dim >= 1 and 1 <= subspaces <= {MAX_SUBSPACES}, got {self.dim}, {self.subspaces}")
+            raise ValueError(
+                f"need dim >= 1 and 1 <= subspaces <= {MAX_SUBSPACES}, got {self.dim}, {self.subspaces}"
+            )
         if self.refresh != "epoch" and not (isinstance(self.refresh, int) and self.refresh >= 0):
-            raise ValueError(f'refresh must be "epoch" or a number of rounds (0: never), got {self.refresh!r}')
+            raise ValueError(
+                f'refresh must be "epoch" or a number of rounds (0: never), got {self.refresh!r}'
+            )
         if self.kind not in KINDS:
             raise ValueError(f"unknown kind of subspace {self.kind!r}: choose one of {', '.join(KINDS)}")
         formats.by_name(self.uplink)
@@ -81,16 +96,18 @@ class Intrinsic(Method[IntrinsicServer]):
             raise ValueError(f"downlink must be f32 or f16, got {self.downlink!r}")
 
     @property
-    def linear(self) -> bool:  # type: ignore[override]
+    def linear(self) -> bool:
         return formats.by_name(self.uplink).exact
 
     def subspace(self, D: int, stage: int, k: int) -> Subspace:
         """A_{stage,k}: its key comes from the run's key, nothing else."""
-        return subspace(self.kind, D, self.dim, random.derive(self.key, Purpose.SUBSPACE, stage, k))
+        return _subspace(self.kind, D, self.dim, random.derive(self.key, Purpose.SUBSPACE, stage, k))
 
     def server(self, theta0: Tensor, layout: Layout) -> IntrinsicServer:
         if self.dim > theta0.numel():
-            raise ValueError(f"dim {self.dim} exceeds the model's {theta0.numel()} parameters: choose a smaller --dim")
+            raise ValueError(
+                f"dim {self.dim} exceeds the model's {theta0.numel()} parameters: choose a smaller --dim"
+            )
         zero = torch.zeros(self.subspaces, self.dim)
         return IntrinsicServer(0, theta0, zero, zero, (), (0,), 0, self.optimiser.init(zero))
 
@@ -118,16 +135,20 @@ class Intrinsic(Method[IntrinsicServer]):
         finished = [wire.block(sigma, self.downlink) for sigma in server.log[server.stage - lag :]]
         return wire.payload([*finished, current], kind=LOG, stage=server.stage)
 
-    def reconcile(self, model: Model, down: Payload, version: int, out: Tensor | None = None) -> tuple[Model, Tensor]:
+    def reconcile(
+        self, model: Model, down: Payload, version: int, out: Tensor | None = None
+    ) -> tuple[Model, Tensor]:
         stage, base, blocks = wire.number(down.stage), model.base, down.blocks
         if down.kind == DENSE and len(blocks) == 2:
             base, blocks = blocks[0].numbers(base.numel()), blocks[1:]
         elif down.kind != LOG or not blocks or len(blocks) != stage - model.stage + 1:
             raise WireError(
-                f"a client at stage {model.stage} cannot use a download of kind {down.kind} with {len(blocks)} "
-                f"blocks for stage {stage}: it must ask again as a newcomer"
+                f"a client at stage {model.stage} cannot use a download of kind {down.kind} for stage {stage} "
+                f"with {len(blocks)} blocks: it must ask again as a newcomer"
             )
-        *finished, sigma = [b.numbers(self.subspaces * self.dim).view(self.subspaces, self.dim) for b in blocks]
+        *finished, sigma = [
+            b.numbers(self.subspaces * self.dim).view(self.subspaces, self.dim) for b in blocks
+        ]
         for e, final in enumerate(finished, model.stage):
             base = self._expand(base, e, final)
         return Model(version, stage, base), self._expand(base, stage, sigma, out)
@@ -146,7 +167,9 @@ class Intrinsic(Method[IntrinsicServer]):
     def terms(self, acc: Accumulator, up: Payload) -> tuple[int, Tensor]:
         k = wire.number(up.route)
         if wire.number(up.stage) != acc.stage or k >= self.subspaces:
-            raise WireError(f"an update for stage {wire.number(up.stage)}, subspace {k}: the round is at {acc.stage}")
+            raise WireError(
+                f"an update for stage {wire.number(up.stage)}, subspace {k}: the round is at {acc.stage}"
+            )
         return k, only_block(up).numbers(self.dim)
 
     def step(self, server: IntrinsicServer, acc: Accumulator, round: RoundInfo) -> IntrinsicServer:

@@ -11,7 +11,15 @@ from torch import Tensor
 from narrowcast import wire
 from narrowcast.flat import Layout
 from narrowcast.methods.base import (
-    DENSE, Accumulator, Method, Model, RoundInfo, Server, finite, mean, only_block,
+    DENSE,
+    Accumulator,
+    Method,
+    Model,
+    RoundInfo,
+    Server,
+    finite,
+    mean,
+    only_block,
 )  # fmt: skip
 from narrowcast.random import Key
 from narrowcast.server_optim import SGD, Optimiser, State
@@ -30,7 +38,6 @@ class Uncompressed(Method[DenseServer]):
     """theta -= lr (1/W) sum_w v_w, with theta and v_w sent whole."""
 
     name: ClassVar[str] = "uncompressed"
-    linear: ClassVar[bool] = True
     whole_model: ClassVar[bool] = True
     optimiser: Optimiser = field(default_factory=SGD)
 
@@ -46,9 +53,13 @@ class Uncompressed(Method[DenseServer]):
     def download(self, server: DenseServer, have: int | None) -> Payload:
         return wire.payload([wire.block(server.weights)], kind=DENSE)
 
-    def reconcile(self, model: Model, down: Payload, version: int, out: Tensor | None = None) -> tuple[Model, Tensor]:
+    def reconcile(
+        self, model: Model, down: Payload, version: int, out: Tensor | None = None
+    ) -> tuple[Model, Tensor]:
         if down.kind != DENSE or len(down.blocks) != 1:
-            raise WireError(f"expected the whole model in one block, got kind {down.kind}, {len(down.blocks)} blocks")
+            raise WireError(
+                f"expected the whole model in one block, got kind {down.kind}, {len(down.blocks)} blocks"
+            )
         theta = down.blocks[0].numbers(model.base.numel())
         return Model(version, 0, theta), theta if out is None else out.copy_(theta)
 
@@ -65,7 +76,9 @@ class Uncompressed(Method[DenseServer]):
         if acc.weight == 0:
             return server
         state, delta = self.optimiser.step(server.optimiser, mean(acc)[0], round.rate)
-        return replace(server, version=server.version + 1, weights=finite(server.weights - delta), optimiser=state)
+        return replace(
+            server, version=server.version + 1, weights=finite(server.weights - delta), optimiser=state
+        )
 
     def state(self, server: DenseServer) -> dict[str, Any]:
         return {"version": server.version, "weights": server.weights, "optimiser": server.optimiser}

@@ -13,8 +13,8 @@ HEAD = ["method", "up", "down", "compression\nup/down/total", "time up", "time d
 
 def terminal(rows: list[PlanRow], D: int, d: int, epochs: int, clients: int) -> Table:
     caption = (
-        f"One client over {epochs} epochs, D = {D:,}, d = {d:,}. Bytes as encoded, headers included; compression "
-        "against the uncompressed row; dims: dimensions explored."
+        f"One client over {epochs} epochs, D = {D:,}, d = {d:,}. Bytes as encoded, headers included; "
+        "compression against the uncompressed row; dims: dimensions explored."
     )
     everyone = [f"{format_count(clients)}\nclients"] if clients > 1 else []
     return plain_table(HEAD + everyone, [_row(row, bool(everyone)) for row in rows], caption)

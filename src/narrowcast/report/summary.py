@@ -35,7 +35,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Compression:
-    """How many times fewer bytes than a reference; total is the harmonic mean of up and down, as in the paper."""
+    """How many times fewer bytes than a reference; total is the harmonic mean, as in the paper."""
 
     up: float
     down: float

@@ -8,7 +8,17 @@ from rich.table import Table
 from narrowcast.report.summary import Compression, Summary, compression, reference
 from narrowcast.report.units import format_bytes, format_count, format_seconds
 
-HEAD = ("run", "{metric}", "up", "down", "compression\nup/down/total", "rounds", "time", "first contact", "dense")
+HEAD = (
+    "run",
+    "{metric}",
+    "up",
+    "down",
+    "compression\nup/down/total",
+    "rounds",
+    "time",
+    "first contact",
+    "dense",
+)
 WIDE = 110  # columns of a terminal that shows all of them
 
 
@@ -66,7 +76,9 @@ def terminal(runs: list[Summary], width: int = WIDE) -> Table:
 
 def plain_table(head: list[str], rows: list[list[str]], caption: str) -> Table:
     """Names to the left, numbers to the right, no lines: as much as fits 80 columns."""
-    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(
+        box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for i, column in enumerate(head):
         table.add_column(column, justify="right" if i else "left", no_wrap=i > 0, min_width=None if i else 16)
     for row in rows:

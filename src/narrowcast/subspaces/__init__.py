@@ -31,4 +31,14 @@ def make(spec: SubspaceSpec) -> Subspace:
     return made
 
 
-__all__ = ["KINDS", "Dense", "Fastfood", "Grouping", "Rotation", "Subspace", "SubspaceSpec", "make", "subspace"]
+__all__ = [
+    "KINDS",
+    "Dense",
+    "Fastfood",
+    "Grouping",
+    "Rotation",
+    "Subspace",
+    "SubspaceSpec",
+    "make",
+    "subspace",
+]

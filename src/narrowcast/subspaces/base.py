@@ -17,7 +17,7 @@ MAX_D = 1 << 40
 
 
 class SubspaceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All there is to know of A: small, hashable, fit for the wire. The same spec is the same A everywhere."""
+    """All there is to know of A: small, hashable, fit for the wire. The same spec is the same A."""
 
     kind: str
     D: int
@@ -28,7 +28,7 @@ class SubspaceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Subspace(ABC):
-    """A in R^{D x d} with E[A A^T] = I_D, regenerated from `spec`, never stored. Vectors are float32 on the CPU."""
+    """A in R^{D x d} with E[A A^T] = I_D, from `spec` alone, never stored. Vectors: float32 on the CPU."""
 
     spec: SubspaceSpec
 

@@ -29,7 +29,9 @@ class Dense(Subspace):
         for first in range(0, self.D, self.rows):
             chunk = self._chunk(first)
             part = out[first : first + len(chunk)]
-            pool.run(diagonals.dot_rows, len(chunk), part, base[first : first + len(chunk)], chunk, x, grain=64)
+            pool.run(
+                diagonals.dot_rows, len(chunk), part, base[first : first + len(chunk)], chunk, x, grain=64
+            )
 
     def _project(self, g: Floats, out: Floats) -> None:
         total = np.zeros(self.d)

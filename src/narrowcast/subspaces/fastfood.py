@@ -57,6 +57,8 @@ class Fastfood(Subspace):
         sigma = random.permuted(self.key, self.L)
         z = random.normals(self.key, Purpose.NORMALS, self.L) * y[sigma % self.short]
         z = fwht_plain(torch.from_numpy(z)).numpy()[: self.D]
-        bits = np.unpackbits(random.words(self.key, Purpose.SIGNS_COLUMN, self.L).view(np.uint8), bitorder="little")
+        bits = np.unpackbits(
+            random.words(self.key, Purpose.SIGNS_COLUMN, self.L).view(np.uint8), bitorder="little"
+        )
         result: Floats = base + np.where(bits[: self.D], -z, z)
         return result

@@ -58,7 +58,9 @@ class Rotation(Subspace):
             xs = x * SCALES[self.n.bit_length() - 1]
             xs = np.concatenate([xs, xs[: self.n * self.V]])
             same = base.size > 0 and base.ctypes.data == out.ctypes.data
-            pool.run(tiles.expand_strips, self.strips, out, base, same, xs, self.n, self.d, *self._bits, grain=16)
+            pool.run(
+                tiles.expand_strips, self.strips, out, base, same, xs, self.n, self.d, *self._bits, grain=16
+            )
         first, count = self.edge
         rest = (first, out, base, x, SCALES, self.D, self.n, self.V, *self._bits)
         pool.run(edges.expand_blocks, count, *rest, grain=4096)

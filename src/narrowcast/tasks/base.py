@@ -49,6 +49,9 @@ class Task(Protocol):
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         """Metrics on held-out data."""
 
+    def state_dict(self, theta: Tensor) -> dict[str, Tensor]:
+        """The whole model at theta, by name, as torch's `load_state_dict` takes it."""
+
 
 def accuracy(outputs: Tensor, targets: Tensor) -> dict[str, float]:
     return {"accuracy": float((outputs.argmax(1) == targets).float().mean())}
@@ -131,6 +134,10 @@ class TorchTask:
     def _outputs(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.module(inputs if self._prepare is None else self._prepare(inputs))
         return outputs
+
+    def state_dict(self, theta: Tensor) -> dict[str, Tensor]:
+        self.flat.load(theta)
+        return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
 
     def _parts(self, batch: Batch) -> list[slice]:
         return [slice(i, i + self.chunk) for i in range(0, len(batch.index), self.chunk)]

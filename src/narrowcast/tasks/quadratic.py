@@ -77,6 +77,9 @@ class QuadraticTask:
         excess = float((self.spectrum * gap) @ gap) / 2
         return {"excess": excess, "loss": self.optimum + excess}
 
+    def state_dict(self, theta: Tensor) -> dict[str, Tensor]:
+        return {"theta": theta.clone()}
+
     def _objective(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
         """sum w_i f_i and its gradient diag(lambda) (W (theta - c) - B sum w_i z_i), W = sum w_i."""
         weight = batch.weight.double()

@@ -11,7 +11,7 @@ from narrowcast.tasks.init import initialise
 
 FULL_WIDTH = 64
 LOGIT_SCALE = 0.125
-RESIDUAL_SCALE = 0.5
+RESIDUAL_SCALE = 0.25
 
 
 def convolution(inputs: int, outputs: int) -> nn.Conv2d:

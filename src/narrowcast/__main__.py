@@ -1,0 +1,3 @@
+from narrowcast.cli import app
+
+app()

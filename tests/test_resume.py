@@ -1,0 +1,137 @@
+"""Killed at any moment, a run resumes to the records and the model of an undisturbed one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from narrowcast import records, runner
+from narrowcast.config import make_config
+
+SETTINGS = {
+    "task": "digits",
+    "method": "k-subspace-time-varying",
+    "dim": 32,
+    "subspaces": 3,
+    "width": 24,
+    "lr": 10.0,
+    "epochs": 8,
+    "cohort": 29,
+    "optimiser": "adam",
+    "carry": True,
+    "dropout": 0.2,
+}
+# A child that checkpoints after every round and tells each round to its parent.
+CHILD = """
+import sys
+from pathlib import Path
+from narrowcast import runner
+from narrowcast.config import make_config
+runner.CHECKPOINT_SECONDS = 0.0
+folder = Path(sys.argv[1])
+tell = lambda facts, record: print(record.round, flush=True)
+if (folder / "config.toml").exists():
+    runner.resume(folder, tell)
+else:
+    runner.start(make_config({settings}), folder, tell)
+"""
+
+
+def child(folder: Path) -> subprocess.Popen[str]:
+    code = CHILD.replace("{settings}", repr(SETTINGS))
+    return subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runner.start(make_config(SETTINGS), tmp_path_factory.mktemp("undisturbed") / "run")
+
+
+def assert_same(a: Path, b: Path) -> None:
+    first, second = records.read(a / "records.jsonl"), records.read(b / "records.jsonl")
+    assert len(first) == len(second)
+    assert all(x.same_as(y) for x, y in zip(first, second, strict=True))
+    assert (a / "model.narrowcast").read_bytes() == (b / "model.narrowcast").read_bytes()
+
+
+def test_kill_9_and_resume(undisturbed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for round_to_die_in, patience in ((5, 0.0), (37, 0.004), (61, 0.011)):
+        process = child(folder)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) >= round_to_die_in:
+                break
+        time.sleep(patience)  # somewhere inside the next rounds, or a checkpoint
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        assert not runner.finished(folder)
+    runner.resume(folder)
+    assert_same(folder, undisturbed)
+
+
+def test_an_interrupt_finishes_the_round_and_says_how_to_go_on(undisturbed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "narrowcast", "run", str(tmp_path / "c.toml"), "--out", str(folder)]
+    (tmp_path / "c.toml").write_bytes(runner.to_toml(make_config(SETTINGS)))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        log = folder / "records.jsonl"
+        if log.exists() and log.read_bytes().count(b"\n") > 3:
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    if process.returncode == 0:
+        pytest.skip("the run was over before the interrupt arrived")
+    assert process.returncode == 130
+    assert f"narrowcast run --resume {folder}" in error.replace("\n", "")
+    kept = len(records.read(folder / "records.jsonl"))
+    runner.resume(folder)
+    assert len(records.read(folder / "records.jsonl")) > kept
+    assert_same(folder, undisturbed)
+
+
+def test_a_half_written_last_line_and_lines_beyond_the_checkpoint_are_dropped(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop_at_30(facts: runner.Facts, record: records.RoundRecord) -> None:
+        if record.round == 30:
+            raise Enough
+
+    folder = tmp_path / "run"
+    with pytest.raises(Enough):
+        runner.start(make_config(SETTINGS), folder, stop_at_30)
+    with (folder / "records.jsonl").open("ab") as log:
+        log.write(b'{"round": 31, "epo')
+    runner.resume(folder)
+    assert_same(folder, undisturbed)
+
+
+def test_a_finished_run_is_left_alone(undisturbed: Path) -> None:
+    before = (undisturbed / "records.jsonl").stat().st_mtime_ns
+    assert runner.resume(undisturbed) == undisturbed
+    assert (undisturbed / "records.jsonl").stat().st_mtime_ns == before
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = child(folder)
+    assert process.stdout is not None
+    process.stdout.readline()  # it is running now
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match="in use by another narrowcast process"):
+        runner.resume(folder)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    runner.resume(folder)  # the lock ended with the process
