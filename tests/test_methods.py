@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from naive import toy
@@ -117,7 +117,7 @@ EVENTS = st.tuples(
 
 @every_variant
 @both_downlinks
-@settings(deadline=None, max_examples=4)
+@settings(deadline=None, max_examples=4, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.sampled_from([61, 150]), st.lists(EVENTS, min_size=200, max_size=300))
 def test_every_visit_gives_the_servers_theta_for_the_fewest_bytes(K, refresh, downlink, D, events):
     world = World(intrinsic(K, refresh, downlink=downlink), D)

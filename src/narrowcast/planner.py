@@ -150,10 +150,10 @@ def _shape(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
     up = Size(d, _message([formats.by_name(made.uplink).size(d)]))
     stage, base = formats.by_name(made.downlink).size(K * d), formats.by_name("f32").size(D)
     now, dense = Size(K * d, _message([stage])), Size(D + K * d, _message([base, stage]))
-    most = wire.blocks_size([base])
+    most = wire.blocks_size([base, stage])
 
     def down(m: int) -> Size:
-        if _equal_blocks(m, stage) > most:  # the rule of Intrinsic.download
+        if _equal_blocks(m + 1, stage) > most:  # the rule of Intrinsic.download
             return dense
         return Size((m + 1) * K * d, _ENVELOPE + _equal_blocks(m + 1, stage))
 

@@ -20,7 +20,7 @@ from narrowcast.kernels import philox as _k
 from narrowcast.kernels import pool
 
 Key = int
-MASK32, MASK64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+MASK31, MASK32, MASK64 = 0x7FFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 
 
 class Purpose(IntEnum):
@@ -43,6 +43,7 @@ class Purpose(IntEnum):
     RUN = 15
     ROUNDING = 16
     DATA = 17
+    PIVOT = 18
 
 
 def split(key: Key) -> tuple[np.uint32, np.uint32]:
@@ -64,17 +65,17 @@ def philox(counter: tuple[int, int, int, int], key: Key) -> tuple[int, int, int,
 
 
 def derive(key: Key, purpose: Purpose, a: int = 0, b: int = 0) -> Key:
-    """A new key for (purpose, a, b): a below 2^64, b below 2^32."""
-    if not (0 <= key <= MASK64 and 0 <= a <= MASK64 and 0 <= b <= MASK32):
-        raise ValueError(f"derive takes 0 <= key, a < 2^64 and 0 <= b < 2^32, got key={key}, a={a}, b={b}")
+    """A new key for (purpose, a, b): a below 2^64, b below 2^31 (above lie the streams)."""
+    if not (0 <= key <= MASK64 and 0 <= a <= MASK64 and 0 <= b <= MASK31):
+        raise ValueError(f"derive takes 0 <= key, a < 2^64 and 0 <= b < 2^31, got key={key}, a={a}, b={b}")
     w = philox((int(purpose), a & MASK32, a >> 32, b), key)
     return w[0] | w[1] << 32
 
 
 def derive_many(key: Key, purpose: Purpose, a: int, b: NDArray[np.int64]) -> list[Key]:
     """[derive(key, purpose, a, i) for i in b], compiled."""
-    if len(b) and not (b.min() >= 0 and b.max() <= MASK32):
-        raise ValueError(f"derive takes 0 <= b < 2^32, got {b.min()} .. {b.max()}")
+    if len(b) and not (b.min() >= 0 and b.max() <= MASK31):
+        raise ValueError(f"derive takes 0 <= b < 2^31, got {b.min()} .. {b.max()}")
     out = np.empty(len(b), np.uint64)
     low, high = np.uint32(a & MASK32), np.uint32(a >> 32)
     pool.run(_k.fill_derived, len(b), out, np.uint32(purpose), low, high, b, *split(key), grain=4096)
@@ -90,10 +91,7 @@ def below(key: Key, n: int) -> int:
 def words(key: Key, purpose: Purpose, count: int, first_block: int = 0) -> NDArray[np.uint32]:
     """`count` uniform uint32 words of a stream, from block `first_block` (4 words a block)."""
     out: NDArray[np.uint32] = np.empty(4 * -(-count // 4), np.uint32)
-    k0, k1 = split(key)
-    pool.run(
-        _k.fill_words, out.size // 4, out, first_block, np.uint32(purpose), np.uint32(0), k0, k1, grain=4096
-    )
+    pool.run(_k.fill_words, out.size // 4, out, first_block, np.uint32(purpose), *split(key), grain=4096)
     return out[:count]
 
 
@@ -148,11 +146,35 @@ def bijection_args(key: Key, n: int) -> tuple[Any, ...]:
     return n, bits, np.uint64((1 << bits) - 1), bijection_keys(key)
 
 
-def permuted(key: Key, n: int, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
-    """pi(start) .. pi(stop - 1) for a keyed bijection pi of {0 .. n-1}; no table is made."""
+def _check_range(n: int, start: int, stop: int) -> None:
+    if not 0 <= start <= stop <= n < 1 << 62:
+        raise ValueError(f"need 0 <= start <= stop <= n < 2^62, got start={start}, stop={stop}, n={n}")
+
+
+def scattered(key: Key, n: int, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
+    """pi(start) .. pi(stop - 1) for the quick bijection that places the tiles of A.
+
+    It spreads well enough for that, but not every permutation is equally likely: people are drawn with
+    `permuted`.
+    """
     stop = n if stop is None else stop
-    if not 0 <= start <= stop <= n:
-        raise ValueError(f"need 0 <= start <= stop <= n, got start={start}, stop={stop}, n={n}")
+    _check_range(n, start, stop)
     out = np.empty(stop - start, np.int64)
-    pool.run(_k.fill_permuted, out.size, out, start, *bijection_args(key, n), grain=8192)
+    pool.run(_k.fill_scattered, out.size, out, start, *bijection_args(key, n), grain=8192)
+    return out
+
+
+def permuted(key: Key, n: int, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
+    """pi(start) .. pi(stop - 1) for a fair permutation pi of {0 .. n-1}; no table is made.
+
+    Swap-or-not (Hoang, Morris, Rogaway 2012). After r rounds q elements are within about
+    n^1.5 ((n + q) / 2n)^(r/2) of uniform, so 64 rounds and 8 more a bit leave nothing to see.
+    """
+    stop = n if stop is None else stop
+    _check_range(n, start, stop)
+    rounds = 64 + 8 * n.bit_length()
+    pivots = np.array([below(k, max(1, n)) for k in derive_many(key, Purpose.PIVOT, 0, np.arange(rounds))])
+    keys = np.array(derive_many(key, Purpose.PIVOT, 1, np.arange(rounds)), np.uint64)
+    out = np.empty(stop - start, np.int64)
+    pool.run(_k.fill_permuted, out.size, out, start, n, pivots, keys, grain=1024)
     return out

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, uint32, uint64
 
-from narrowcast.kernels.philox import SIGN, flip, permute, philox
-from narrowcast.kernels.tiles import COLUMN, stream_block
+from narrowcast.kernels.philox import SIGN, flip, permute, stream_block
+from narrowcast.kernels.tiles import COLUMN
 from narrowcast.random import TABLE_BITS, Purpose
 
 NORMALS = np.uint32(Purpose.NORMALS)
@@ -46,16 +46,11 @@ def gather_normals(start, stop, acc, z, table, k0, k1, bits, mask, keys):
                 acc[shard, m] += normal(w[c], table) * z[q]
 
 
-@njit(inline="always")
-def sign_words(b, k0, k1):
-    return stream_block(b, COLUMN, k0, k1)
-
-
 @njit(nogil=True, cache=True)
 def add_signed(start, stop, out, base, z, k0, k1):
     """out = base + B z on blocks of 128; an empty base is zero."""
     for b in range(start, stop):
-        w = sign_words(b, k0, k1)
+        w = stream_block(b, COLUMN, k0, k1)
         for i in range(128 * b, min(128 * (b + 1), out.size)):
             y = flip(z[i], (w[(i // 32) % 4] << uint32(31 - i % 32)) & SIGN)
             out[i] = (base[i] if base.size else np.float32(0.0)) + y
@@ -65,7 +60,7 @@ def add_signed(start, stop, out, base, z, k0, k1):
 def put_signed(start, stop, z, g, k0, k1):
     """z = B g on blocks of 128, zero beyond the end of g."""
     for b in range(start, stop):
-        w = sign_words(b, k0, k1)
+        w = stream_block(b, COLUMN, k0, k1)
         for i in range(128 * b, min(128 * (b + 1), z.size)):
             if i < g.size:
                 z[i] = flip(g[i], (w[(i // 32) % 4] << uint32(31 - i % 32)) & SIGN)
@@ -79,8 +74,7 @@ def dense_rows(start, stop, rows, first, d, scale, table, k0, k1):
     for i in range(start, stop):
         for j in range(d):
             e = uint64(first + i) * uint64(d) + uint64(j)
-            n = e // uint64(4)
-            w = philox(uint32(n), uint32(n >> uint64(32)), NORMALS, uint32(0), k0, k1)
+            w = stream_block(e // uint64(4), NORMALS, k0, k1)
             rows[i, j] = normal(w[np.int64(e % uint64(4))], table) * scale
 
 

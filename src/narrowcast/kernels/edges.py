@@ -9,8 +9,8 @@ import numpy as np
 from numba import njit, uint32
 
 from narrowcast.kernels.butterfly import STRIP
-from narrowcast.kernels.philox import SIGN, flip
-from narrowcast.kernels.tiles import COLUMN, ROW, stream_block, window
+from narrowcast.kernels.philox import SIGN, flip, stream_block
+from narrowcast.kernels.tiles import COLUMN, ROW, window
 
 
 @njit(inline="always")

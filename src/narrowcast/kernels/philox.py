@@ -14,6 +14,7 @@ from numba.extending import intrinsic
 M0, M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 W0, W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 SIGN = np.uint32(0x80000000)
+STREAM = np.uint32(0x80000000)  # the fourth counter word of a stream; derived keys have less there
 
 
 @intrinsic
@@ -44,12 +45,17 @@ def philox(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
+@njit(inline="always")
+def stream_block(n, stream, k0, k1):
+    """Block n of a stream: 128 bits."""
+    return philox(uint32(n), uint32(uint64(n) >> uint64(32)), stream, STREAM, k0, k1)
+
+
 @njit(nogil=True, cache=True)
-def fill_words(start, stop, out, first, c2, c3, k0, k1):
-    """Blocks first+start .. first+stop of the stream (c2, c3): word c of block b goes to out[4*b + c]."""
+def fill_words(start, stop, out, first, stream, k0, k1):
+    """Blocks first+start .. first+stop of a stream: word c of block b goes to out[4*b + c]."""
     for b in range(start, stop):
-        n = uint64(first + b)
-        w = philox(uint32(n), uint32(n >> uint64(32)), c2, c3, k0, k1)
+        w = stream_block(uint64(first + b), stream, k0, k1)
         for c in range(4):
             out[4 * b + c] = w[c]
 
@@ -81,8 +87,32 @@ def permute_below(x, n, bits, mask, keys):
     return x
 
 
+@njit(inline="always")
+def coin(x, key):
+    """One bit from 64 bits and a key: the finaliser of SplitMix64."""
+    x = (x + key) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x >> uint64(63)
+
+
 @njit(nogil=True, cache=True)
-def fill_permuted(start, stop, out, first, n, bits, mask, keys):
-    """out[i] = pi(first + i) for a keyed bijection pi of {0 .. n-1}."""
+def fill_permuted(start, stop, out, first, n, pivots, keys):
+    """out[i] = pi(first + i) for a fair keyed permutation pi of {0 .. n-1}: swap or not.
+
+    A round pairs x with pivot - x (mod n) and swaps each pair by a coin; the coin is tossed for the larger.
+    """
+    for i in range(start, stop):
+        x = first + i
+        for r in range(pivots.size):
+            other = (pivots[r] - x) % n
+            if coin(uint64(max(x, other)), keys[r]):
+                x = other
+        out[i] = x
+
+
+@njit(nogil=True, cache=True)
+def fill_scattered(start, stop, out, first, n, bits, mask, keys):
+    """out[i] = pi(first + i) for the quick keyed bijection pi of {0 .. n-1}."""
     for i in range(start, stop):
         out[i] = permute_below(uint64(first + i), n, bits, mask, keys)

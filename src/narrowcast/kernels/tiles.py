@@ -11,17 +11,12 @@ import numpy as np
 from numba import njit, uint32, uint64
 
 from narrowcast.kernels.butterfly import LANES, ROWS, STRIP, eight, near8, transform
-from narrowcast.kernels.philox import SIGN, flip, permute_below, philox
+from narrowcast.kernels.philox import SIGN, flip, permute_below, stream_block
 from narrowcast.random import Purpose
 
 WORDS = 2 * LANES  # column words of a strip
 COLUMN = np.uint32(Purpose.SIGNS_COLUMN)
 ROW = np.uint32(Purpose.SIGNS_ROW)
-
-
-@njit(inline="always")
-def stream_block(n, stream, k0, k1):
-    return philox(uint32(n), uint32(uint64(n) >> uint64(32)), stream, uint32(0), k0, k1)
 
 
 @njit(inline="always")

@@ -54,6 +54,8 @@ class Subspace(ABC):
     def add_expanded(self, base: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
         """base + A x in one pass, (D,), (d,) -> (D,). `out` may be `base` itself."""
         y = self._result(out, self.D, x)
+        if out is not None and _overlap(out, base) and out.data_ptr() != base.data_ptr():
+            raise ValueError("out shares memory with base without being base: give it memory of its own")
         self._add_expanded(self._vector("base", base, self.D), self._vector("x", x, self.d), y.numpy())
         return y
 
@@ -87,6 +89,14 @@ class Subspace(ABC):
         self._vector("out", out, size)
         if not out.is_contiguous() or out.requires_grad:
             raise ValueError("out must be contiguous and must not require gradients")
-        if out.untyped_storage().data_ptr() == operand.untyped_storage().data_ptr():
+        if _overlap(out, operand):
             raise ValueError("out shares memory with the operand: give it memory of its own")
         return out
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two vectors lie in common memory."""
+    if not a.numel() or not b.numel():
+        return False
+    (a0, a1), (b0, b1) = ((v.data_ptr(), v[-1:].data_ptr() + v.element_size()) for v in (a, b))
+    return a0 < b1 and b0 < a1

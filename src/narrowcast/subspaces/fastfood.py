@@ -54,7 +54,7 @@ class Fastfood(Subspace):
         y = np.zeros(self.short, np.float32)
         y[: self.d] = x * self.scale
         y = fwht_plain(torch.from_numpy(y)).numpy()
-        sigma = random.permuted(self.key, self.L)
+        sigma = random.scattered(self.key, self.L)
         z = random.normals(self.key, Purpose.NORMALS, self.L) * y[sigma % self.short]
         z = fwht_plain(torch.from_numpy(z)).numpy()[: self.D]
         bits = np.unpackbits(

@@ -39,6 +39,8 @@ class Rotation(Subspace):
 
     def __init__(self, D: int, d: int, key: Key, n: int | None = None, V: int | None = None) -> None:
         super().__init__(D, d, key)
+        if V is not None and V < 1:
+            raise ValueError(f"n and V must be powers of two up to 64, got n={n}, V={V}")
         self.V = min(LANES, floor_power_of_two(d)) if V is None else V
         self.n = min(self.most_rows, floor_power_of_two(max(1, d // self.V))) if n is None else n
         if self.n * self.V > d or any(not 1 <= v <= 64 or v & (v - 1) for v in (self.n, self.V)):
@@ -83,7 +85,7 @@ class Rotation(Subspace):
         """(first parameter, rows, lanes, window start) of every block: whole tiles, then the remainder."""
         size = self.n * self.V
         rho = self._bits[0]
-        for t, p in enumerate(random.permuted(self.key, self.tiles)):
+        for t, p in enumerate(random.scattered(self.key, self.tiles)):
             yield t * size, self.n, self.V, (rho + int(p) * size) % self.d
         first = self.tiles * size
         while first < self.D:

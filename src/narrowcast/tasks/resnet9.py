@@ -59,6 +59,11 @@ class ResNet9(nn.Module):
 
 @torch.no_grad()
 def resnet9(key: Key, width: int = FULL_WIDTH, residual_scale: float = RESIDUAL_SCALE) -> ResNet9:
+    """ResNet-9 with He's weights, the last convolution of each residual branch scaled down.
+
+    Without batch norm a full-strength branch doubles the variance. Measured at width 16: 0.25 and 1 learn
+    alike at rate 0.1, and 0.25 stays ahead at 0.2.
+    """
     model = ResNet9(width)
     initialise(model, key)
     for part in model.modules():
