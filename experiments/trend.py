@@ -47,9 +47,10 @@ def _table(name: str, by_label: dict[str, list[tuple[Summary, str]]], commit: st
     lines = [
         f"# {name}: static and time-varying at equal d",
         "",
-        f"`python experiments/trend.py {name}` at commit {commit}; seeds {SEEDS[0]} to {SEEDS[-1]}; D = {facts.parameters:,}, "
-        f"{facts.clients:,} single-class clients, {facts.rounds} rounds; torch {facts.torch}.",
-        "Compression is of the run's bytes against the uncompressed run. +- is the standard error over seeds.",
+        f"`python experiments/trend.py {name}` at commit {commit}, seeds {SEEDS[0]} to {SEEDS[-1]}, torch "
+        f"{facts.torch}. D = {facts.parameters:,}; {facts.clients:,} single-class clients; "
+        f"{facts.rounds} rounds.",
+        "Compression: bytes of the uncompressed run over bytes of the run. +-: standard error over seeds.",
         "",
         f"| run | {facts.metric} | compression up/down/total | seconds a run |",
         "|---|---:|---:|---:|",

@@ -84,7 +84,7 @@ def test_compare_runs_all_once_and_draws(tmp_path: Path) -> None:
 def test_plan_prints_table_1() -> None:
     done = narrowcast("plan", "--params", "124M", "--dim", "65536", "--epochs", "2", "--subspaces", "8")
     assert done.exit_code == 0, done.output
-    assert "k-subspace-time-varying" in done.output
+    assert "1892/158/291" in done.output  # (2E-1) d K down, K = 8
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def trained(name, kind, unbiased, **options):
     D = task.layout.size
     m = method(name, key=5, dim=d, subspaces=K, unbiased=unbiased, **options)
     run = Simulation(task, m, Plan(cohort=W, lr=ETA if unbiased else ETA * D / d, epochs=E, key=KEY))
-    losses = [record.loss for record in run]
-    assert np.mean(losses[-3:]) < 0.7 * np.mean(losses[:3])  # it learns: theta is worth comparing
+    *_, last = run
+    assert last.metrics["loss"] < 0.95 * task.evaluate(task.theta0())["loss"]  # theta is worth comparing
 
     def A(e, k=0):
         return m.subspace(D, e, k).dense().double().numpy()
@@ -63,7 +63,7 @@ def trained(name, kind, unbiased, **options):
 def assert_same(theta, twin, theta_0):
     """Equal up to float32: each of a few hundred operations on the way errs by 2^-24, relative."""
     way = np.linalg.norm(twin - theta_0)
-    assert way > 1
+    assert way > 0.5
     assert np.linalg.norm(theta - twin) < 5e-6 * way
 
 

@@ -73,7 +73,7 @@ def test_summing_before_compressing_changes_nothing_but_the_last_bits(task, name
     fast, theta = run(task, build(name), plan)
     slow, truth = run(task, build(name), replace(plan, per_client=True))
     for a, b in zip(fast, slow, strict=True):
-        assert a.loss == pytest.approx(b.loss, rel=1e-4)
+        assert (a.loss or 0) == pytest.approx(b.loss or 0, rel=1e-4)  # None where nobody answered
         assert a.same_as(msgspec.structs.replace(b, loss=a.loss, metrics=a.metrics))
     way = torch.linalg.norm(truth - task.theta0())
     assert way > 0.1
@@ -327,6 +327,25 @@ def test_a_gradient_that_is_no_number_under_a_loss_that_is_one_is_diverged(name,
     monkeypatch.setattr(task, "gradient", lambda theta, batch: (1.0, torch.full_like(theta, math.nan)))
     with pytest.raises(Diverged):
         simulation.step()
+
+
+@every_method
+def test_alone_such_a_client_is_refused_and_counted_and_the_round_goes_on(name, monkeypatch):
+    """Its bytes were received, so they count; the others' mean is the step."""
+    task, _ = toy("logistic", N)
+    gradient, calls = task.gradient, iter(range(99))
+
+    def second_is_nan(theta, batch):
+        loss, v = gradient(theta, batch)
+        return loss, v * math.nan if next(calls) == 1 else v
+
+    monkeypatch.setattr(task, "gradient", second_is_nan)
+    simulation = Simulation(task, build(name), replace(PLAN, local_steps=1, per_client=True))
+    first, second = simulation.step(), simulation.step()
+    assert (first.clients, first.dropped) == (4, {"refused": 1})
+    assert (second.clients, second.dropped) == (5, {})
+    assert first.up == second.up
+    assert simulation.theta.isfinite().all()
 
 
 @every_method

@@ -468,7 +468,8 @@ def row(spec, e):
 
     def negative(purpose, r, lane, width):
         word = r // 32 * width + lane
-        return block_of((word // 4 & MASK32, word // 4 >> 32, purpose, 1 << 31), spec.key)[word % 4] >> r % 32 & 1
+        block = block_of((word // 4 & MASK32, word // 4 >> 32, purpose, 1 << 31), spec.key)
+        return block[word % 4] >> r % 32 & 1
 
     start = below(derive(spec.key, Purpose.OFFSET), spec.d) + position
     i, j = divmod(e - first, lanes)

@@ -253,3 +253,30 @@ def plan(
             downlink=downlink,
         )
         console.print(plan_table.terminal(rows, D, d, epochs, count))
+
+
+@app.command()
+def bench(
+    json: Annotated[Path | None, typer.Option(help="also write the numbers to this file")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="the smaller model only: a few seconds")] = False,
+) -> None:
+    """The kernels on this machine, against a copy and against Fastfood as commonly written in torch."""
+    import msgspec
+
+    from narrowcast import bench as benching
+    from narrowcast.progress import prepare_kernels
+    from narrowcast.report import bench_table
+
+    with said():
+        prepare_kernels(console)
+        sizes = [(benching.RESNET9, 16_384)] + ([] if quick else [(benching.GPT2, 16_384)])
+        result: dict[str, Any] = {"machine": benching.machine(), "subspaces": [], "fwht": []}
+        with console.status("timing the subspaces: the common Fastfood takes most of it"):
+            result["subspaces"] = list(benching.subspaces(sizes))
+        console.print(bench_table.subspaces(result["subspaces"], result["machine"]))
+        with console.status("timing the Hadamard transform"):
+            result["fwht"] = list(benching.transforms([12, 14, 16, 20]))
+        console.print(bench_table.transforms(result["fwht"]))
+        if json:
+            json.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+            console.print(f"written: {json}", highlight=False, soft_wrap=True)

@@ -18,12 +18,17 @@ from narrowcast.subspaces import Rotation
 SILENT_SECONDS = 15.0
 
 
-def prepare_kernels(console: Console) -> None:
-    """Compile the default kernels, or load them from numba's cache, and say so if it takes a while."""
+def compile_kernels() -> None:
+    """Call each kernel of a default run once: compiled, or loaded from numba's cache."""
     D = 2 * STRIP + 1  # whole strips and what they leave over
     A = Rotation(D, STRIP, 0)
+    A.add_expanded(torch.zeros(D), A.project(torch.zeros(D)))
+
+
+def prepare_kernels(console: Console) -> None:
+    """Compile the kernels before the bars begin to move, and say so if it takes a while."""
     with console.status("compiling kernels for this machine: half a minute, only the first time"):
-        A.add_expanded(torch.zeros(D), A.project(torch.zeros(D)))
+        compile_kernels()
 
 
 class RunProgress:

@@ -159,3 +159,23 @@ def project_shards(start, stop, acc, g, strips, n, d, rho, k0, k1, tiles, bits, 
                     q = (m * n + i) * LANES
                     for j in range(LANES):
                         x[j] += flip(s[q + j], mask_i)
+
+
+@njit(nogil=True, cache=True)
+def add_shards(start, stop, out, acc, wrap, scale):
+    """out += scale * (sum of the shards, their last `wrap` columns folded onto the first), by STRIP."""
+    d = out.size
+    total = np.empty(STRIP, np.float32)
+    for t in range(start, stop):
+        first, last = t * STRIP, min((t + 1) * STRIP, d)
+        s = total[: last - first]
+        s[:] = 0.0
+        for shard in range(acc.shape[0]):
+            row = acc[shard, first:last]
+            for j in range(s.size):
+                s[j] += row[j]
+            for j in range(first, min(last, wrap)):
+                s[j - first] += acc[shard, d + j]
+        y = out[first:last]
+        for j in range(s.size):
+            y[j] += s[j] * scale

@@ -143,8 +143,8 @@ class Intrinsic(Method[IntrinsicServer]):
             base, blocks = blocks[0].numbers(base.numel()), blocks[1:]
         elif down.kind != LOG or not blocks or len(blocks) != stage - model.stage + 1:
             raise WireError(
-                f"a client at stage {model.stage} cannot use a download of kind {down.kind} for stage {stage}, "
-                f"{len(blocks)} blocks: it must ask again as a newcomer"
+                f"a client at stage {model.stage} cannot use {len(blocks)} blocks of kind {down.kind} for "
+                f"stage {stage}: it must ask again as a newcomer"
             )
         *finished, sigma = [
             b.numbers(self.subspaces * self.dim).view(self.subspaces, self.dim) for b in blocks

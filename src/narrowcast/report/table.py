@@ -76,11 +76,15 @@ def terminal(runs: list[Summary], width: int = WIDE) -> Table:
 
 def plain_table(head: list[str], rows: list[list[str]], caption: str) -> Table:
     """Names to the left, numbers to the right, no lines: as much as fits 80 columns."""
-    table = Table(
-        box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False, padding=(0, 1, 0, 0)
-    )
+    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", padding=0)
     for i, column in enumerate(head):
-        table.add_column(column, justify="right" if i else "left", no_wrap=i > 0, min_width=None if i else 16)
+        table.add_column(
+            column,
+            justify="right" if i else "left",
+            no_wrap=i > 0,
+            min_width=None if i else 14,
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*row)
     return table

@@ -19,20 +19,15 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """0.0123 -> "12.3 ms", 12.3 -> "12.3 s", 312 -> "5 min 12 s", 7500 -> "2 h 5 min", 3e5 -> "3 d 11 h"."""
+    """0.0123 -> "12.3 ms", 12.3 -> "12.3 s", 312 -> "5.2 min", 7500 -> "2.08 h", 3e5 -> "3.47 d"."""
     _check(seconds)
     if float(f"{seconds:.3g}") < 1:
         return f"{_digits(seconds * 1e3)} ms"
-    if float(f"{seconds:.3g}") < 60:
-        return f"{_digits(seconds)} s"
-    minutes, s = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {s} s"
-    hours, m = divmod(round(seconds / 60), 60)
-    if hours < 24:
-        return f"{hours} h {m} min"
-    days, h = divmod(round(seconds / 3600), 24)
-    return f"{days} d {h} h"
+    for unit, step in ((" s", 60), (" min", 60), (" h", 24)):
+        if float(f"{seconds:.3g}") < step:
+            return _digits(seconds) + unit
+        seconds /= step
+    return f"{_digits(seconds)} d"
 
 
 def _scaled(value: float, units: tuple[str, ...]) -> str:

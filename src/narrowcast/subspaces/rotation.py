@@ -51,7 +51,7 @@ class Rotation(Subspace):
         first = self.strips * (STRIP // (self.n * self.V))  # blocks before this one are in strips
         self.edge = first, self.tiles - first + (D - self.tiles * self.n * self.V).bit_count()
         # Shards of a projection: fixed by (D, d), so that the sum does not depend on the number of threads.
-        self.shards = max(1, min(MOST_SHARDS, D // (4 * d)))
+        self.shards = max(1, min(MOST_SHARDS, D // (8 * d)))
         rho = random.below(random.derive(key, Purpose.OFFSET), d)
         self._bits = (rho, *random.split(key), *random.bijection_args(key, self.tiles))
 
@@ -68,18 +68,17 @@ class Rotation(Subspace):
         pool.run(edges.expand_blocks, count, *rest, grain=4096)
 
     def _project(self, g: Floats, out: Floats) -> None:
-        window = self.n * self.V
-        acc = np.zeros((self.shards, self.d), np.float32)
+        edges_acc = np.zeros((1 if self.strips else self.shards, self.d), np.float32)
         first, count = self.edge
-        rest = (first, count, acc, g, SCALES, self.D, self.n, self.V, *self._bits)
-        pool.run(edges.project_blocks, self.shards, *rest)
-        np.sum(acc, axis=0, out=out)
+        rest = (first, count, edges_acc, g, SCALES, self.D, self.n, self.V, *self._bits)
+        pool.run(edges.project_blocks, len(edges_acc), *rest)
+        edges_acc.sum(axis=0, out=out)
         if self.strips:
+            window = self.n * self.V
             acc = np.zeros((self.shards, self.d + window), np.float32)
             pool.run(tiles.project_shards, self.shards, acc, g, self.strips, self.n, self.d, *self._bits)
-            total = acc.sum(axis=0)
-            total[:window] += total[self.d :]
-            out += total[: self.d] * SCALES[self.n.bit_length() - 1]
+            scale = SCALES[self.n.bit_length() - 1]
+            pool.run(tiles.add_shards, -(-self.d // STRIP), out, acc, window, scale, grain=16)
 
     def blocks(self) -> Iterator[tuple[int, int, int, int]]:
         """(first parameter, rows, lanes, window start) of every block: whole tiles, then the remainder."""

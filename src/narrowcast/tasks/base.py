@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from narrowcast.flat import FlatParameters, Layout
 from narrowcast.random import Key
-from narrowcast.tasks.partition import IndexArray
+from narrowcast.tasks.partition import IndexArray, Partition
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> (B,) losses, one an example
 Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of the whole test set
@@ -171,6 +171,8 @@ def _check_examples(examples: Examples, part: str) -> None:
 
 
 def _check_clients(clients: Sequence[IndexArray], examples: int) -> None:
+    if isinstance(clients, Partition) and clients.within(examples):  # its clients have an example each
+        return
     for number, index in enumerate(clients):
         if not len(index) or index.min() < 0 or index.max() >= examples:
             raise ValueError(

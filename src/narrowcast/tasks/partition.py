@@ -55,6 +55,10 @@ class Partition(Sequence[IndexArray]):
     def __iter__(self) -> Iterator[IndexArray]:
         return (self[c] for c in range(len(self)))
 
+    def within(self, examples: int) -> bool:
+        """Whether every client's examples are of 0 .. examples - 1, without a look at each client."""
+        return not len(self.order) or bool(self.order.min() >= 0 and self.order.max() < examples)
+
 
 def _even(total: int, parts: int) -> IndexArray:
     """`parts` sizes that sum to `total` and differ by at most one."""

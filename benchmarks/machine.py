@@ -1,0 +1,141 @@
+"""What the benchmarks share: a description of the machine, a stopwatch for functions, tables, JSON."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import platform
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from narrowcast import wire
+from narrowcast.kernels import pool
+from narrowcast.subspaces import Subspace
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def describe() -> dict[str, Any]:
+    """The machine and its load at this moment: no names, no paths."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cpu": _cpu(),
+        "cores": cores,
+        "ram_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": {"torch": torch.get_num_threads(), "kernels": pool.threads()},
+        "numba": numba.__version__,
+        "numpy": np.__version__,
+        "load": [round(x, 1) for x in os.getloadavg()],
+    }
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def arguments(name: str, description: str | None) -> argparse.Namespace:
+    """--quick, --json and --threads, which every benchmark takes.
+
+    On shared cores one thread is quicker and steadier: threads that share a loop wait for the slowest.
+    """
+    parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a few rounds only: does it run?")
+    parser.add_argument("--json", type=Path, default=RESULTS / f"{name}.json", metavar="FILE")
+    parser.add_argument("--threads", type=int, help="of torch and of our kernels (default: the cores)")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+        pool.set_threads(options.threads)
+    return options
+
+
+def write(path: Path, machine: dict[str, Any], quick: bool, results: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    machine = {**machine, "load_at_end": describe()["load"]}
+    path.write_text(json.dumps({"machine": machine, "quick": quick, **results}, indent=1) + "\n")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print columns, the first flush left, the rest flush right."""
+    cells = [[str(c) for c in row] for row in (head, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    for row in cells:
+        first, *rest = (
+            c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join([first, *rest]))
+    sys.stdout.flush()
+
+
+class Stopwatch:
+    """Seconds by part, each without the parts called inside it."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.seconds: Counter[str] = Counter()
+        self.digests: list[bytes] = []
+        self._inner = [0.0]
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        self._inner.append(0.0)
+        started = self.clock()
+        try:
+            yield
+        finally:
+            elapsed = self.clock() - started
+            self.seconds[name] += elapsed - self._inner.pop()
+            self._inner[-1] += elapsed
+
+    def watch(self, owner: Any, function: str, name: str) -> None:
+        """Time every call of owner.function as part `name`, until the process ends."""
+        original = getattr(owner, function)
+
+        @functools.wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self.part(name):
+                return original(*args, **kwargs)
+
+        setattr(owner, function, timed)
+
+    def watch_narrowcast(self) -> None:
+        """A round's parts beside the gradient: project, expand, wire (numbers to bytes and back), digest."""
+        self.watch(Subspace, "project", "project")
+        self.watch(Subspace, "add_expanded", "expand")
+        for function in ("encode", "decode", "block"):
+            self.watch(wire, function, "wire")
+        self.watch(wire.Block, "numbers", "wire")
+        digest = wire.digest
+
+        def kept(theta: torch.Tensor) -> bytes:
+            with self.part("digest"):
+                self.digests.append(digest(theta))
+            return self.digests[-1]
+
+        wire.digest = kept
+
+    def take(self) -> tuple[dict[str, float], list[bytes]]:
+        """(seconds by part, digests computed) since the last call."""
+        taken = dict(self.seconds), self.digests
+        self.seconds, self.digests = Counter(), []
+        return taken
