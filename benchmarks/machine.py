@@ -69,6 +69,11 @@ def arguments(name: str, description: str | None) -> argparse.Namespace:
     return options
 
 
+def clock(threads: int | None) -> tuple[Callable[[], float], str]:
+    """(a clock, its name): with one thread the CPU's, which other processes hardly disturb."""
+    return (time.process_time, "CPU seconds") if threads == 1 else (time.perf_counter, "seconds")
+
+
 def write(path: Path, machine: dict[str, Any], quick: bool, results: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     machine = {**machine, "load_at_end": describe()["load"]}

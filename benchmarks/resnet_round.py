@@ -10,14 +10,13 @@ Without the data random images go the same way. The second table asks whether ch
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from machine import Stopwatch, arguments, describe, table, write
+from machine import Stopwatch, arguments, clock, describe, table, write
 from torch import Tensor, nn
 
 from narrowcast import Plan, Simulation, TorchTask, method
@@ -57,13 +56,13 @@ def build() -> tuple[TorchTask, str]:
         ), "random images"
 
 
-def bare_gradient(task: TorchTask, clock: Callable[[], float]) -> float:
+def bare_gradient(task: TorchTask, now: Callable[[], float]) -> float:
     """Seconds of one gradient of a round's images, in one batch."""
     count = COHORT * IMAGES
     batch = Batch(np.arange(count), torch.full((count,), 1 / count), 1)
-    started = clock()
+    started = now()
     TorchTask.gradient(task, task.buffer(), batch)
-    return clock() - started
+    return now() - started
 
 
 def measure(task: TorchTask, label: str, watch: Stopwatch, rounds: int) -> dict[str, Any]:
@@ -82,7 +81,7 @@ def measure(task: TorchTask, label: str, watch: Stopwatch, rounds: int) -> dict[
     return {"gradient": best["gradient"], **{p: best.get(p, 0.0) for p in PARTS}}
 
 
-def channels_last(clock: Callable[[], float], images: int, repeats: int) -> dict[str, float]:
+def channels_last(now: Callable[[], float], images: int, repeats: int) -> dict[str, float]:
     """Least seconds of a forward and backward pass by layout, the layouts taking turns."""
     x = cifar10.normalise(torch.randint(256, (images, 3, 32, 32), dtype=torch.uint8))
     y = torch.arange(images) % 10
@@ -96,9 +95,9 @@ def channels_last(clock: Callable[[], float], images: int, repeats: int) -> dict
     seconds: dict[str, float] = {}
     for _ in range(repeats + 1):
         for label, (model, given) in ways.items():
-            started = clock()
+            started = now()
             cross_entropy(model(given), y).mean().backward()
-            elapsed = clock() - started
+            elapsed = now() - started
             seconds[label] = min(seconds.get(label, elapsed), elapsed)
     return seconds
 
@@ -106,14 +105,14 @@ def channels_last(clock: Callable[[], float], images: int, repeats: int) -> dict
 def main() -> None:
     options = arguments("resnet_round", __doc__)
     machine = describe()
-    clock = time.process_time if options.threads == 1 else time.perf_counter
+    now, unit = clock(options.threads)
     task, data = build()
-    layouts = channels_last(clock, 16 if options.quick else 50, 1 if options.quick else 3)
+    layouts = channels_last(now, 16 if options.quick else 50, 1 if options.quick else 3)
     table(
         ["gradient of ResNet-9, by layout", "seconds", "against contiguous"],
         [[k, f"{s:.3f}", f"{s / layouts['contiguous']:.3f}"] for k, s in layouts.items()],
     )
-    watch = Stopwatch(clock)
+    watch = Stopwatch(now)
     watch.watch_narrowcast()
     for kind in {type(method(name)) for name, _ in METHODS.values()}:
         watch.watch(kind, "step", "step")
@@ -121,7 +120,7 @@ def main() -> None:
     rounds = 1 if options.quick else 2
     results, bare = {}, []
     for label in METHODS:
-        bare.append(bare_gradient(task, clock))
+        bare.append(bare_gradient(task, now))
         results[label] = measure(task, label, watch, rounds)
         print(f"{label}: gradient {results[label]['gradient']:.2f} s, bare {bare[-1]:.2f} s", flush=True)
     gradient = min(bare)
@@ -130,8 +129,7 @@ def main() -> None:
         r["overhead_percent_of_bare"] = 100 * r["overhead"] / gradient
         r["overhead_percent_of_own"] = 100 * r["overhead"] / r["gradient"]
         r["round"] = r["gradient"] + r["overhead"]
-    cpu = "CPU seconds" if clock is time.process_time else "seconds"
-    print(f"\n{cpu} a round of {COHORT} x {IMAGES} images ({data}); bare gradient {gradient:.2f} s")
+    print(f"\n{unit} a round of {COHORT} x {IMAGES} images ({data}); bare gradient {gradient:.2f} s")
     table(
         ["method", "round", "gradient", *PARTS, "overhead", "% of bare", "% of own gradient"],
         [
@@ -149,7 +147,7 @@ def main() -> None:
     )
     setting = {
         "data": data,
-        "clock": cpu,
+        "clock": unit,
         "cohort": COHORT,
         "images_a_client": IMAGES,
         "dim": DIM,

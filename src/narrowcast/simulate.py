@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,20 @@ class Plan:
             raise ValueError(f"weighting must be 'clients' or 'examples', got {self.weighting!r}")
         if self.local_steps is not None and self.local_steps < 1:
             raise ValueError(f"local_steps must be at least 1, got {self.local_steps}")
+        if self.local_lr is not None and not (math.isfinite(self.local_lr) and self.local_lr > 0):
+            raise ValueError(f"local_lr must be a positive number, got {self.local_lr}")
+        if any(a >= b for (a, _), (b, _) in pairwise(self.schedule)) or not self.schedule:
+            raise ValueError(f"the knots of a schedule must rise in epochs, got {self.schedule}")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the clients of a round share."""
+
+    round: Round
+    theta: Tensor  # (D,)
+    local: Local
+    augment: Key
 
 
 class Simulation:
@@ -125,7 +140,7 @@ class Simulation:
         acc = method.zero(self.server)
         if len(answering):
             clock = time.perf_counter()
-            acc = self._train(theta, answering, round, rate, acc, record)
+            acc = self._train(self._work(theta, round, rate), answering, acc, record)
             record.client_seconds = reconciled + (time.perf_counter() - clock) / len(answering)
         info = RoundInfo(number, record.epoch, self.cohorts.epoch_end(number), rate)
         self.server = method.step(self.server, acc, info)
@@ -162,63 +177,79 @@ class Simulation:
         )
         return theta
 
-    def _train(
-        self,
-        theta: Tensor,
-        clients: IndexArray,
-        round: Round,
-        rate: float,
-        acc: Accumulator,
-        record: RoundRecord,
-    ) -> Accumulator:
-        """Updates of all clients, compressed, sent and added up; bytes and loss go into the record."""
-        plan, task = self.plan, self.task
-        local = Local(
-            plan.local_steps or self.method.local_steps, plan.local_batch, plan.local_lr or rate or plan.lr
-        )
-        augment = random.derive(plan.key, Purpose.AUGMENT, round.number)
-        if local.steps > 1:
+    def _work(self, theta: Tensor, round: Round, rate: float) -> Work:
+        plan = self.plan
+        steps = plan.local_steps or self.method.local_steps
+        if steps > 1:
             theta = theta.clone()  # local steps run in the memory of the task's model
-        total_loss = total_weight = 0.0
-        for group, keys in self._groups(clients, round):
-            sizes = [len(task.clients[c]) if plan.weighting == "examples" else 1 for c in group]
-            weights = [capped(size) for size in sizes]
-            alone = len(group) == 1 and not self._together
-            loss, v = summed_update(
-                task, theta, np.array(group), [1.0] if alone else weights, local, keys, augment
-            )
-            if not math.isfinite(loss):
-                raise Diverged(f"the loss is {loss} in round {round.number}: lower --lr (it was {plan.lr:g})")
-            total_loss += loss * (weights[0] if alone else 1.0)
-            total_weight += sum(weights)
-            try:
-                private, data = exchange.send_up(
-                    self.method,
-                    self.private.get(group[0]),
-                    v,
-                    self._client,
-                    round,
-                    group[0],
-                    min(sizes[0], MAX_U32),
-                )
-                record.up += len(data) * len(group)
-                if alone:
-                    acc = exchange.receive_up(self.method, acc, data, round, group[0])
-                else:
-                    message = exchange.check_up(self.method, data, round, group[0])
-                    acc = self.method.add_sum(acc, message.payload, sum(weights))
-            except (WireError, FormatError) as error:
-                if not alone:
-                    raise Diverged(
-                        f"the gradient is not finite in round {round.number}: lower --lr"
-                    ) from error
-                record.dropped["refused"] = record.dropped.get("refused", 0) + 1  # as a real server would
-                continue
-            if alone and private is not None:
-                self.private[group[0]] = private
-            record.clients += len(group)
-        record.loss = total_loss / total_weight
+        local = Local(steps, plan.local_batch, plan.local_lr or rate or plan.lr)
+        return Work(round, theta, local, random.derive(plan.key, Purpose.AUGMENT, round.number))
+
+    def _train(self, work: Work, clients: IndexArray, acc: Accumulator, record: RoundRecord) -> Accumulator:
+        """Updates of all clients, compressed, sent and added up; bytes and loss go into the record."""
+        upload = self._upload_sum if self._together else self._upload_one
+        losses = weights = 0.0
+        for group, keys in self._groups(clients, work.round):
+            acc, loss, weight = upload(work, group, keys, acc, record)
+            losses += loss
+            weights += weight
+        record.loss = losses / weights if weights else None
         return acc
+
+    def _upload_sum(
+        self, work: Work, group: list[int], keys: list[Key], acc: Accumulator, record: RoundRecord
+    ) -> tuple[Accumulator, float, float]:
+        """Clients on one route, whose updates are summed and then compressed once."""
+        weights = [capped(self._weight(c)) for c in group]
+        loss, v = self._update(work, group, keys, weights)
+        try:
+            _, data = exchange.send_up(self.method, None, v, self._client, work.round, group[0], 1)
+            message = exchange.check_up(self.method, data, work.round, group[0])
+            acc = self.method.add_sum(acc, message.payload, sum(weights))
+        except (
+            WireError,
+            FormatError,
+        ) as error:  # our own message: only a gradient that blew up makes it bad
+            raise Diverged(f"the gradient is not finite in round {work.round.number}: lower --lr") from error
+        record.up += len(data) * len(group)
+        record.clients += len(group)
+        return acc, loss, sum(weights)
+
+    def _upload_one(
+        self, work: Work, group: list[int], keys: list[Key], acc: Accumulator, record: RoundRecord
+    ) -> tuple[Accumulator, float, float]:
+        """One client as a server meets it: what it sends may be refused, and is then counted as dropped."""
+        (client,), weight = group, self._weight(group[0])
+        loss, v = self._update(work, group, keys, [1.0])
+        try:
+            private, data = exchange.send_up(
+                self.method, self.private.get(client), v, self._client, work.round, client, weight
+            )
+            record.up += len(data)
+            acc = exchange.receive_up(self.method, acc, data, work.round, client)
+        except (WireError, FormatError):
+            record.dropped["refused"] = record.dropped.get("refused", 0) + 1
+            return acc, 0.0, 0.0
+        if private is not None:
+            self.private[client] = private
+        record.clients += 1
+        return acc, loss * capped(weight), capped(weight)
+
+    def _update(
+        self, work: Work, group: list[int], keys: list[Key], weights: list[float]
+    ) -> tuple[float, Tensor]:
+        loss, v = summed_update(
+            self.task, work.theta, np.array(group), weights, work.local, keys, work.augment
+        )
+        if not math.isfinite(loss):
+            rate = self.plan.lr
+            raise Diverged(f"the loss is {loss} in round {work.round.number}: lower --lr (it was {rate:g})")
+        return loss, v
+
+    def _weight(self, client: int) -> int:
+        if self.plan.weighting == "clients":
+            return 1
+        return min(len(self.task.clients[client]), MAX_U32)
 
     @property
     def _together(self) -> bool:
