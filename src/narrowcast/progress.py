@@ -37,11 +37,11 @@ class RunProgress:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.bars = Progress(
-            TextColumn("[bold]{task.description:<28}"),
-            BarColumn(bar_width=24),
+            TextColumn("{task.description:<25.25}", markup=False),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TextColumn("{task.fields[status]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=console,
             disable=not console.is_terminal,
         )
@@ -67,9 +67,8 @@ class RunProgress:
         self._bytes[name] += record.up + record.down
         if facts.metric in record.metrics:
             self._metric[name] = f"{facts.metric} {record.metrics[facts.metric]:.4g}"
-        loss = "" if record.loss is None else f"loss {record.loss:.4f}"
-        parts = (loss, self._metric.get(name, ""), format_bytes(self._bytes[name]))
-        status = "  ".join(part for part in parts if part)
+        so_far = self._metric.get(name) or ("" if record.loss is None else f"loss {record.loss:.4g}")
+        status = f"{so_far:<15} {format_bytes(self._bytes[name]):>7}"
         self.bars.update(self._bar[name], completed=record.round + 1, status=status)
         last = record.round + 1 == facts.rounds
         if not self.console.is_terminal and (last or time.monotonic() - self._spoke > SILENT_SECONDS):
