@@ -1,42 +1,45 @@
-"""Rounds a second of narrowcast's simulator beside those of Apple's pfl and of Flower, on one machine in one run.
+"""Rounds a second of narrowcast's simulator beside those of Apple's pfl and of Flower, on one machine.
 
     pip install -e '.[bench]'
     python benchmarks/peers.py [--quick] [--json FILE] [--only CASE ...] [--engines ENGINE ...]
 
-Every engine runs its own simulator with its own federated averaging, on the same model from the same weights,
-the same data, and the same clients in the same rounds:
+Every engine runs its own simulator with its own federated averaging, on the same model from the same
+weights, the same data, and the same clients in the same rounds:
 
-mlp-1      MLP 784-128-128-10 (118 282 parameters), Fashion-MNIST, 12 000 clients of 5 images of one class, 100
-           of them a round, one SGD step on a client's 5 images, plain average at the server.
+mlp-1      MLP 784-128-128-10 (118 282 parameters), Fashion-MNIST, 12 000 clients of 5 images of one class,
+           100 of them a round, one SGD step on a client's 5 images, plain average at the server.
 mlp-5      the same with 5 local steps.
 conv-1     two convolutions and two linear layers (55 338 parameters), the same data, one step.
-resnet9-1  ResNet-9 (6 570 880 parameters), random 32 x 32 images, 100 clients of 5, one step. Beside it the bare
-           gradient of the 500 images in one batch with plain torch: what no engine that computes it can beat.
+resnet9-1  ResNet-9 (6 570 880 parameters), random 32 x 32 images, 100 clients of 5, one step. Beside it the
+           bare gradient of the 500 images in one batch of plain torch.
 
-What each does in a round is not the same amount of work, and the rows say which is which:
+What each does in a round is not the same amount of work:
 
-- narrowcast `uncompressed` and `static` (d = 1024, compression included) are linear in the clients' updates. For
-  one step the simulator takes the gradient of all 100 clients as one batch of 500 images; the upload is encoded,
-  decoded and checked once and its bytes are counted for every client. With 5 steps each client is trained by
-  itself; their updates are summed and encoded once. The download is encoded once for all clients that lack the
-  same. This is what a user of the simulator gets, and most of what one step gains.
+- narrowcast `uncompressed` and `static` (d = 1024, compression included) are linear in the clients' updates.
+  For one step the simulator takes the gradient of all 100 clients as one batch of 500 images; the upload is
+  encoded, decoded and checked once and its bytes are counted for every client. With 5 steps each client is
+  trained by itself; their updates are summed and encoded once. The download is encoded once for all clients
+  that lack the same. This is what a user of the simulator gets, and where the gain of one step comes from.
 - narrowcast `uncompressed, per client` is `Plan(per_client=True)`: each client trained by itself, and each
-  upload encoded, decoded, checked and added by itself. It is the row to hold against the peers for the cost of
-  the engine alone.
+  upload encoded, decoded, checked and added by itself. It is the row to hold against the peers for the cost
+  of the engine alone.
 - narrowcast keeps images as bytes and normalises each batch; the peers get them normalised beforehand.
-- pfl (`SimulatedBackend`, `FederatedAveraging`, `PyTorchModel`, one tensor data set a user made beforehand) trains
-  one client after the other and encodes nothing. It is run as 1 process of 2 threads and, under torchrun as its
-  documentation has it, as 2 processes of 1 thread each (gloo), which is the faster; only that for ResNet-9.
-- Flower (`run_simulation`, Message API, its `FedAvg`) sends every client's weights to and from Ray actors, 2 of 1
-  CPU and 1 thread each. It has 100 supernodes, all of them in each round, which stand for that round's clients
-  (12 000 nodes would only cost it more); the data lies in the actors.
+- pfl (`SimulatedBackend`, `FederatedAveraging`, `PyTorchModel`, one tensor data set a user made beforehand)
+  trains one client after the other and encodes nothing. It is run as 1 process of 2 threads and, under
+  torchrun, as 2 processes of 1 thread each (gloo); ResNet-9 only as the latter.
+- Flower (`run_simulation`, Message API, its `FedAvg`) sends the weights to and from Ray actors for every
+  client: 2 actors of 1 CPU and 1 thread. It has 100 supernodes, all of them in each round, which stand for
+  that round's clients; the data lies in the actors.
 
-All processes run with OMP_WAIT_POLICY=PASSIVE: spinning at barriers makes two threads many times slower as soon as
-another job wants a core, and would measure that job instead. Nothing evaluates within a timed round. Start-up, imports, compilation and warm-up rounds are left out; then come
-three windows of rounds, of which the fastest counts (fewer where the time allowed is used up: `windows` in the
-JSON). After `check` rounds each engine's weights are measured on the test set by the same function; engines that
-train the same thing must agree there. `static` is another algorithm at another rate, so its number differs.
-Each engine is a process of its own under a time limit, and whatever it leaves behind is ended by its id.
+All processes run with OMP_WAIT_POLICY=PASSIVE: threads that spin at barriers become many times slower as soon
+as another job wants a core, and that job would be measured instead. Nothing evaluates within a timed round.
+Start-up, imports, compilation and warm-up rounds (for ResNet-9: a round of a few clients) are left out; then
+come three windows of rounds, of which the fastest counts (fewer where the time allowed is used up: `windows`
+in the JSON). The engines run one after the other, so the load of other jobs does not meet all of them alike:
+`load` in each row says what it was. After `check` rounds each engine's weights are measured on the test set
+by the same function; engines that train the same thing must agree there. `static` is another algorithm at
+another rate, so its number differs. Each engine is a process of its own under a time limit, and whatever it
+leaves behind is ended by its id.
 """
 
 from __future__ import annotations
@@ -103,7 +106,7 @@ CASES = {
     for case in (
         Case("mlp-1", 1, 0.1, 20, 4, 4, 1.0, 30.0, 8.0),
         Case("mlp-5", 5, 0.1, 8, 2, 3, 1.0, 15.0, 8.0),
-        Case("conv-1", 1, 0.1, 8, 2, 3, 1.0, 15.0, 4.0),
+        Case("conv-1", 1, 0.1, 8, 2, 3, 1.0, 15.0, 1.0),
         Case("resnet9-1", 1, 0.02, 1, 0, 1, 0.0, 15.0, 0.02),
     )
 }
@@ -138,7 +141,7 @@ def network(case: Case) -> nn.Module:
 
 
 def task_of(case: Case, clients: int | None = None) -> Any:
-    """The case as narrowcast's task: data, clients, theta0, and the function that measures everyone's weights."""
+    """The case as narrowcast's task: data, clients, theta0, and the function that measures all weights."""
     from narrowcast import TorchTask, by_class
     from narrowcast.tasks import fashion_mnist
     from narrowcast.tasks.options import TaskOptions
@@ -218,9 +221,14 @@ class Laps:
             "windows": means,
             "rounds_a_window": self.window,
             "check_round": self.case.check,
+            "load": os.getloadavg()[0],
             **self.metrics,
             **more,
         }
+
+
+def failure(case: Case, engine: str, error: Exception) -> dict[str, Any]:
+    return {"case": case.name, "engine": engine, "error": f"{type(error).__name__}: {error}"[:500]}
 
 
 # ---------------------------------------------------------------- narrowcast
@@ -419,9 +427,8 @@ def flower(cases: list[Case], emit: Callable[[dict[str, Any]], None]) -> None:
         def after(number: int, arrays: Any) -> None:
             if laps is None:
                 return
-            if number:
-                if laps.stop(lambda: flat(arrays.to_torch_state_dict(), task.layout.names)):
-                    raise Enough
+            if number and laps.stop(lambda: flat(arrays.to_torch_state_dict(), task.layout.names)):
+                raise Enough
             laps.start()
 
         FedAvg(
@@ -451,9 +458,7 @@ def flower(cases: list[Case], emit: Callable[[dict[str, Any]], None]) -> None:
                     emit(laps.result("flower", "FedAvg"))
             except Exception as error:
                 failures.append(error)
-                emit(
-                    {"case": case.name, "engine": "flower", "error": f"{type(error).__name__}: {error}"[:500]}
-                )
+                emit(failure(case, "flower", error))
 
     run_simulation(
         server,
@@ -497,7 +502,7 @@ def work(engine: str, names: list[str], hurry: bool, out: Path) -> None:
             narrowcast_case(case, emit) if engine == "narrowcast" else pfl_case(case, emit, engine)
         except Exception as error:
             failed = error
-            emit({"case": case.name, "engine": engine, "error": f"{type(error).__name__}: {error}"[:500]})
+            emit(failure(case, engine, error))
     if failed is not None:
         raise failed
 

@@ -23,6 +23,7 @@ from narrowcast.tasks.files import DataError
 from narrowcast.tasks.init import initialise
 from narrowcast.tasks.mlp import mlp
 from narrowcast.tasks.options import TaskOptions, hold_out, split
+from narrowcast.tasks.partition import iid
 from narrowcast.tasks.resnet9 import RESIDUAL_SCALE, ResNet9, resnet9
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -731,3 +732,35 @@ def test_every_name_in_the_table_builds_or_says_what_it_lacks(name, tmp_path):
     else:
         with pytest.raises(FileNotFoundError, match="To get it:"):
             build(name, options)
+
+
+# Gradients of many clients at once.
+
+
+class WithState(torch.nn.Module):
+    """Batch norm, which vmap refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("module", [lambda: torch.nn.Linear(64, 10), WithState], ids=["vmap", "loop"])
+def test_gradients_of_many_batches_are_those_of_each(module):
+    x, y = torch.randn(200, 64), torch.randint(0, 10, (200,))
+    task = TorchTask(module(), train=(x, y), test=(x, y), clients=iid(200, 10))
+    theta = task.theta0()
+    sizes = [3] * 70 + [2] * 5 + [4] + [3] * 2  # more than one chunk, several sizes, one alone
+    starts = np.cumsum([0, *sizes]) % 190
+    batches = [Batch(np.arange(s, s + n), torch.rand(n), key=0) for s, n in zip(starts, sizes, strict=False)]
+    many = [(loss, gradient.clone()) for loss, gradient in task.gradients(theta, batches)]
+    assert len(many) == len(batches)
+    for batch, (loss, gradient) in zip(batches, many, strict=True):
+        one, expected = task.gradient(theta, batch)
+        assert loss == pytest.approx(one, rel=1e-5)
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)

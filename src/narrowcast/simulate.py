@@ -25,7 +25,7 @@ from torch import Tensor
 from narrowcast import exchange, random, records, wire
 from narrowcast.exchange import Round
 from narrowcast.formats import FormatError
-from narrowcast.local import Local, summed_update
+from narrowcast.local import Group, Local, client_updates, summed_update
 from narrowcast.methods.base import DENSE, Accumulator, Diverged, Method, RoundInfo, capped
 from narrowcast.random import Key, Purpose
 from narrowcast.records import RoundRecord
@@ -187,85 +187,77 @@ class Simulation:
 
     def _train(self, work: Work, clients: IndexArray, acc: Accumulator, record: RoundRecord) -> Accumulator:
         """Updates of all clients, compressed, sent and added up; bytes and loss go into the record."""
-        upload = self._upload_sum if self._together else self._upload_one
-        losses = weights = 0.0
-        for group, keys in self._groups(clients, work.round):
-            acc, loss, weight = upload(work, group, keys, acc, record)
-            losses += loss
-            weights += weight
-        record.loss = losses / weights if weights else None
+        group = list(zip(clients.tolist(), work.round.client_keys(clients), strict=True))
+        together = self.method.linear and not self.plan.per_client
+        acc, losses, weight = (self._sum_by_route if together else self._one_by_one)(work, group, acc, record)
+        record.loss = losses / weight if weight else None
         return acc
 
-    def _upload_sum(
-        self, work: Work, group: list[int], keys: list[Key], acc: Accumulator, record: RoundRecord
+    def _sum_by_route(
+        self, work: Work, group: Group, acc: Accumulator, record: RoundRecord
     ) -> tuple[Accumulator, float, float]:
-        """Clients on one route, whose updates are summed and then compressed once."""
-        weights = [capped(self._weight(c)) for c in group]
-        loss, v = self._update(work, group, keys, weights)
-        try:
-            _, data = exchange.send_up(self.method, None, v, self._client, work.round, group[0], 1)
-            message = exchange.check_up(self.method, data, work.round, group[0])
-            acc = self.method.add_sum(acc, message.payload, sum(weights))
-        except (
-            WireError,
-            FormatError,
-        ) as error:  # our own message: only a gradient that blew up makes it bad
-            raise Diverged(f"the gradient is not finite in round {work.round.number}: lower --lr") from error
-        record.up += len(data) * len(group)
-        record.clients += len(group)
-        return acc, loss, sum(weights)
+        """Clients on one route: their updates are summed, and compressed once."""
+        losses = weight = 0.0
+        routes: dict[int, Group] = {}
+        for client, key in group:
+            routes.setdefault(self.method.route(key), []).append((client, key))
+        for _, members in sorted(routes.items()):
+            weights = [capped(self._weight(client)) for client, _ in members]
+            loss, v = summed_update(self.task, work.theta, members, weights, work.local, work.augment)
+            self._check(loss, work.round)
+            first = members[0][0]
+            try:
+                _, data = exchange.send_up(self.method, None, v, self._client, work.round, first, 1)
+                message = exchange.check_up(self.method, data, work.round, first)
+                acc = self.method.add_sum(acc, message.payload, sum(weights))
+            except (
+                WireError,
+                FormatError,
+            ) as error:  # our own message: only a blown-up gradient makes it bad
+                raise Diverged(
+                    f"the gradient is not finite in round {work.round.number}: lower --lr"
+                ) from error
+            record.up += len(data) * len(members)
+            record.clients += len(members)
+            losses += loss
+            weight += sum(weights)
+        return acc, losses, weight
 
-    def _upload_one(
-        self, work: Work, group: list[int], keys: list[Key], acc: Accumulator, record: RoundRecord
+    def _one_by_one(
+        self, work: Work, group: Group, acc: Accumulator, record: RoundRecord
     ) -> tuple[Accumulator, float, float]:
-        """One client as a server meets it: what it sends may be refused, and is then counted as dropped."""
-        (client,), weight = group, self._weight(group[0])
-        loss, v = self._update(work, group, keys, [1.0])
-        try:
-            private, data = exchange.send_up(
-                self.method, self.private.get(client), v, self._client, work.round, client, weight
-            )
-            record.up += len(data)
-            acc = exchange.receive_up(self.method, acc, data, work.round, client)
-        except (WireError, FormatError):
-            record.dropped["refused"] = record.dropped.get("refused", 0) + 1
-            return acc, 0.0, 0.0
-        if private is not None:
-            self.private[client] = private
-        record.clients += 1
-        return acc, loss * capped(weight), capped(weight)
+        """Clients as a server meets them: what one sends may be refused, and is then counted as dropped."""
+        losses = weight = 0.0
+        updates = client_updates(self.task, work.theta, group, work.local, work.augment)
+        for (client, _), (loss, v) in zip(group, updates, strict=True):
+            self._check(loss, work.round)
+            claim = self._weight(client)
+            try:
+                private, data = exchange.send_up(
+                    self.method, self.private.get(client), v, self._client, work.round, client, claim
+                )
+                record.up += len(data)
+                acc = exchange.receive_up(self.method, acc, data, work.round, client)
+            except (WireError, FormatError):
+                record.dropped["refused"] = record.dropped.get("refused", 0) + 1
+                continue
+            if private is not None:
+                self.private[client] = private
+            record.clients += 1
+            losses += loss * capped(claim)
+            weight += capped(claim)
+        return acc, losses, weight
 
-    def _update(
-        self, work: Work, group: list[int], keys: list[Key], weights: list[float]
-    ) -> tuple[float, Tensor]:
-        loss, v = summed_update(
-            self.task, work.theta, np.array(group), weights, work.local, keys, work.augment
-        )
+    def _check(self, loss: float, round: Round) -> None:
         if not math.isfinite(loss):
-            rate = self.plan.lr
-            raise Diverged(f"the loss is {loss} in round {work.round.number}: lower --lr (it was {rate:g})")
-        return loss, v
+            raise Diverged(
+                f"the loss is {loss} in round {round.number}: lower --lr (it was {self.plan.lr:g})"
+            )
 
     def _weight(self, client: int) -> int:
         if self.plan.weighting == "clients":
             return 1
         return min(len(self.task.clients[client]), MAX_U32)
-
-    @property
-    def _together(self) -> bool:
-        return self.method.linear and not self.plan.per_client
-
-    def _groups(self, clients: IndexArray, round: Round) -> list[tuple[list[int], list[Key]]]:
-        """Clients (and their keys) whose updates are summed before compression: those on one route."""
-        pairs = zip(clients.tolist(), round.client_keys(clients), strict=True)
-        if not self._together:
-            return [([client], [key]) for client, key in pairs]
-        routes: dict[int, tuple[list[int], list[Key]]] = {}
-        for client, key in pairs:
-            group, keys = routes.setdefault(self.method.route(key), ([], []))
-            group.append(client)
-            keys.append(key)
-        return [routes[k] for k in sorted(routes)]
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, islice
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +19,10 @@ Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of 
 Augment = Callable[[Tensor, Tensor, Key], Tensor]  # (inputs, example indices, key) -> inputs
 Prepare = Callable[[Tensor], Tensor]  # (stored inputs of a batch) -> what the module takes
 Examples = tuple[Tensor, Tensor]  # (inputs, targets)
+MOST_AT_ONCE = (
+    32  # clients whose gradients are taken together: more do not fit the cache (docs/performance.md)
+)
+MEMORY_AT_ONCE = 1 << 26  # bytes of their gradients
 
 
 class Batch(NamedTuple):
@@ -45,6 +51,9 @@ class Task(Protocol):
 
     def gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
         """The objective and its gradient (D,), valid until the next call."""
+
+    def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
+        """Each batch's own objective and gradient, in order; a gradient is valid until the next."""
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         """Metrics on held-out data."""
@@ -94,6 +103,7 @@ class TorchTask:
         self._theta0 = self.flat.theta.clone()
         self._loss, self._metrics, self._augment, self._prepare = loss, metrics, augment, prepare
         self._train, self._test = train, test
+        self._vmap = True
         _check_examples(train, "train")
         _check_examples(test, "test")
         _check_clients(clients, len(train[1]))
@@ -122,18 +132,52 @@ class TorchTask:
             total += float(objective.detach())
         return total, self.flat.grad
 
+    def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
+        """By torch.func over chunks of equal-sized batches that fit in memory; big models one by one."""
+        at_once = min(MOST_AT_ONCE, MEMORY_AT_ONCE // (4 * self.layout.size)) if self._vmap else 0
+        for _, same in groupby(batches, key=lambda batch: (len(batch.index), batch.key)):
+            while chunk := list(islice(same, max(1, at_once))):
+                try:
+                    rows = list(self._by_vmap(theta, chunk)) if len(chunk) > 1 else []
+                except RuntimeError:  # not every module can be vmapped: batch norm, .item(), in-place tricks
+                    self._vmap, rows = False, []
+                yield from rows or (self.gradient(theta, batch) for batch in chunk)
+
+    def _by_vmap(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
+        index = torch.as_tensor(np.concatenate([batch.index for batch in batches]))
+        x, y = self._examples(index, batches[0].key)
+        count = len(batches)
+        weight = torch.stack([batch.weight for batch in batches])
+        self.module.train()
+
+        def objective(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+            outputs = torch.func.functional_call(self.module, self.layout.split(theta), (x,))
+            return self._loss(outputs, y) @ weight
+
+        each = torch.func.vmap(
+            torch.func.grad_and_value(objective), in_dims=(None, 0, 0, 0), randomness="different"
+        )
+        gradients, losses = each(
+            theta, x.view(count, -1, *x.shape[1:]), y.view(count, -1, *y.shape[1:]), weight
+        )
+        yield from zip(losses.tolist(), gradients, strict=True)
+
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         self.flat.load(theta)
         self.module.eval()
         inputs, targets = self._test
         with torch.no_grad():
-            outputs = torch.cat([self._outputs(x) for x in torch.split(inputs, self.chunk)])
+            outputs = torch.cat([self.module(self._inputs(x)) for x in torch.split(inputs, self.chunk)])
             loss = float(self._loss(outputs, targets).mean())
         return {**self._metrics(outputs, targets), "loss": loss}
 
-    def _outputs(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.module(inputs if self._prepare is None else self._prepare(inputs))
-        return outputs
+    def _examples(self, index: Tensor, key: Key) -> Examples:
+        """Training examples as the module takes them."""
+        x, y = self._train[0][index], self._train[1][index]
+        return self._inputs(x if self._augment is None else self._augment(x, index, key)), y
+
+    def _inputs(self, stored: Tensor) -> Tensor:
+        return stored if self._prepare is None else self._prepare(stored)
 
     def state_dict(self, theta: Tensor) -> dict[str, Tensor]:
         self.flat.load(theta)
@@ -144,10 +188,8 @@ class TorchTask:
 
     def _objective(self, batch: Batch, part: slice) -> Tensor:
         index = torch.as_tensor(batch.index[part])
-        x, y = self._train[0][index], self._train[1][index]
-        if self._augment is not None:
-            x = self._augment(x, index, batch.key)
-        losses = self._loss(self._outputs(x), y)
+        x, y = self._examples(index, batch.key)
+        losses = self._loss(self.module(x), y)
         if losses.shape != (len(index),):
             raise ValueError(
                 f"the loss must return one number an example, shape ({len(index)},), got "

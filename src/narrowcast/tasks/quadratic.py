@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -70,6 +72,9 @@ class QuadraticTask:
 
     def gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
         return self._objective(theta, batch)
+
+    def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
+        return (self.gradient(theta, batch) for batch in batches)
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         """The objective itself: there is no test set, and so nothing to hold out for validation."""
