@@ -116,13 +116,13 @@ class TorchTask:
 
     def loss(self, theta: Tensor, batch: Batch) -> float:
         self.flat.load(theta)
-        self.module.train()
+        self._training()
         with torch.no_grad():
             return sum(float(self._objective(batch, part)) for part in self._parts(batch))
 
     def gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
         self.flat.load(theta)
-        self.module.train()
+        self._training()
         self.flat.grad.zero_()
         self.flat.attach_grad()
         total = 0.0
@@ -148,7 +148,7 @@ class TorchTask:
         x, y = self._examples(index, batches[0].key)
         count = len(batches)
         weight = torch.stack([batch.weight for batch in batches])
-        self.module.train()
+        self._training()
 
         def objective(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             outputs = torch.func.functional_call(self.module, self.layout.split(theta), (x,))
@@ -175,6 +175,10 @@ class TorchTask:
         """Training examples as the module takes them."""
         x, y = self._train[0][index], self._train[1][index]
         return self._inputs(x if self._augment is None else self._augment(x, index, key)), y
+
+    def _training(self) -> None:
+        if not self.module.training:  # setting it walks the whole module: a tenth of a small step
+            self.module.train()
 
     def _inputs(self, stored: Tensor) -> Tensor:
         return stored if self._prepare is None else self._prepare(stored)
