@@ -27,9 +27,8 @@ def main(name: str) -> None:
         comparison = compare.load(HERE / f"trend-{name}.toml", {"seed": seed})
         folders = compare.run_all(comparison, Path("runs") / f"trend-{name}" / f"seed-{seed}")
         runs = [summarise(folder) for folder in folders]
-        against = reference(runs)
         for run in runs:
-            ratio = compression(run, against)
+            ratio = compression(run, reference(run, runs))
             assert ratio is not None
             by_label.setdefault(run.facts.label, []).append((run, times(ratio.up, ratio.down, ratio.total)))
         print(f"seed {seed}:", ", ".join(f"{r.facts.label} {r.metric:.4f}" for r in runs), flush=True)

@@ -6,8 +6,10 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from narrowcast import records, runner
+from narrowcast import compare, records, runner
 from narrowcast.cli import app
+from narrowcast.kernels import pool
+from narrowcast.report import frontier, summary
 
 SHORT = ["--lr", "20", "--dim", "64", "--width", "16", "--rounds", "4", "--cohort", "40"]
 
@@ -150,6 +152,126 @@ def test_a_diverging_run_stops_with_its_last_good_checkpoint(tmp_path: Path) -> 
     )
     assert done.exit_code == 1
     assert "lower --lr" in done.output
-    state = torch.load(out / "checkpoint.pt", weights_only=True)
+    state = torch.load(out / "checkpoint.pt", weights_only=True)["simulation"]
     assert torch.isfinite(state["server"]["sigma"]).all()
     assert not (out / "model.narrowcast").exists()
+
+
+def test_a_checkpoint_waits_until_the_next_round_went_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that ruins the model shows in the next round only: its state must not replace a good one."""
+    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
+    out = tmp_path / "run"
+    flags = ["--lr", "1e12", "--schedule", "0:0,0.6:1e-15,0.7:1", "--rounds", "30", "--dim", "64"]
+    assert narrowcast("run", "digits", *flags, "--out", out).exit_code == 1
+    state = torch.load(out / "checkpoint.pt", weights_only=True)["simulation"]
+    assert state["round"] > 0
+    assert state["server"]["sigma"].abs().max() < 1e3
+
+
+def test_a_metric_that_is_not_finite_ends_the_run_before_its_model_is_written(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    flags = [
+        "--method",
+        "uncompressed",
+        "--lr",
+        "1e20",
+        "--rounds",
+        "1",
+        "--schedule",
+        "constant",
+        "--width",
+        "16",
+    ]
+    assert narrowcast("run", "digits", *flags, "--out", out).exit_code == 1
+    assert not runner.finished(out)
+    assert narrowcast("show", out).exit_code == 0
+
+
+def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
+    mine = tmp_path / "project"
+    mine.mkdir()
+    (mine / "config.toml").write_text('task = "digits"')
+    (mine / "thesis.txt").write_text("years of work")
+    for flags in ([], ["--force"]):
+        refused = narrowcast("run", "digits", *SHORT, "--out", mine, *flags)
+        assert refused.exit_code == 2
+        assert "no run has written" in refused.output.replace("\n", " ")
+    out = tmp_path / "run"
+    narrowcast("run", "digits", *SHORT, "--out", out)
+    (out / "notes.txt").write_text("kept")
+    assert narrowcast("run", "digits", *SHORT, "--seed", "3", "--out", out, "--force").exit_code == 0
+    assert runner.load_config(out).seed == 3
+    assert (out / "notes.txt").read_text() == "kept"
+    assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_start_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert narrowcast("run", "digits", *SHORT, "--cohort", "1000", "--out", out).exit_code == 2
+    assert narrowcast("run", "digits", *SHORT, "--out", out).exit_code == 0
+
+
+def test_the_config_of_a_run_leaves_nothing_to_defaults(tmp_path: Path) -> None:
+    narrowcast("run", "digits", "--rounds", "1", "--width", "16", "--dim", "8", "--out", tmp_path / "run")
+    config = runner.load_config(tmp_path / "run")
+    assert (config.cohort, config.clients, config.local_steps, config.evaluate_every) == (28, 287, 1, 11)
+    assert config.threads == 1
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    narrowcast("run", "digits", *SHORT, "--out", out)
+    (out / "model.narrowcast").unlink()
+    text = (out / "config.toml").read_text()
+    (out / "config.toml").write_text(text.replace("lr = 20.0", "lr = 7.0"))
+    refused = narrowcast("run", "--resume", out)
+    assert refused.exit_code == 2
+    assert "other settings" in refused.output
+    (out / "config.toml").write_text(text)
+    (out / "checkpoint.pt").write_bytes(b"not a checkpoint")
+    refused = narrowcast("run", "--resume", out)
+    assert refused.exit_code == 2
+    assert "is damaged" in refused.output
+
+
+def test_a_label_is_text_and_not_markup(tmp_path: Path) -> None:
+    done = narrowcast("run", "digits", *SHORT, "--name", "[/b] [rate 2]", "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    assert "[rate 2]" in done.output
+
+
+def test_compression_is_counted_against_the_same_task(tmp_path: Path) -> None:
+    for name, flags in {
+        "a": ["digits", *SHORT],
+        "b": ["digits", *SHORT, "--method", "uncompressed", "--lr", "0.1"],
+        "c": ["quadratic", "--rounds", "2", "--method", "uncompressed", "--lr", "0.1"],
+    }.items():
+        assert narrowcast("run", *flags, "--out", tmp_path / name).exit_code == 0
+    a, b, c = (summary.summarise(tmp_path / name) for name in "abc")
+    assert summary.reference(a, [a, b, c]) is b
+    assert summary.reference(c, [a, b, c]) is c
+    assert summary.reference(a, [a, c]) is None
+
+
+def test_a_small_run_does_not_take_the_threads_of_a_later_one(tmp_path: Path) -> None:
+    narrowcast("run", "digits", *SHORT, "--out", tmp_path / "run")
+    assert pool.threads() == 1
+    assert pool.default_threads() >= 1
+    pool.set_threads(None)
+    assert pool.threads() == pool.default_threads()
+
+
+def test_the_demo_tells_the_truth_in_short(tmp_path: Path) -> None:
+    """make demo's own file, a quarter as long: every method learns, and the bytes are as promised."""
+    demo = Path(__file__).parents[1] / "examples" / "demo.toml"
+    comparison = compare.load(demo, {"epochs": 6, "evaluate_every": 0})
+    folders = compare.run_all(comparison, tmp_path)
+    runs = {r.facts.method: r for r in map(summary.summarise, folders)}
+    assert len(runs) == 6
+    assert all(r.metric is not None and r.metric > 0.7 for r in runs.values())
+    plain = runs["uncompressed"]
+    assert plain.up > 1000 * runs["static"].up
+    assert plain.up + plain.down > 100 * (runs["k-subspace"].up + runs["k-subspace"].down)
+    assert frontier.draw(list(runs.values()), tmp_path / "frontier.png").stat().st_size > 20_000

@@ -84,11 +84,12 @@ def test_a_flipped_bit_is_never_loaded_as_another_model(tmp_path: Path, data: st
 def test_a_file_that_claims_a_huge_model_allocates_nothing(tmp_path: Path) -> None:
     theta0, _ = trained("static", tmp_path / "m")
     model = modelfile.read(tmp_path / "m")
-    huge = msgspec.structs.replace(model, parameters=1 << 50, settings={**model.settings, "dim": 1 << 50})
+    replace = msgspec.structs.replace
+    huge = replace(model, parameters=1 << 50, settings=replace(model.settings, dim=1 << 50))
     (tmp_path / "huge").write_bytes(msgspec.msgpack.encode(huge))
     with pytest.raises(ValueError, match="another theta0"):
         modelfile.load(tmp_path / "huge", theta0)
-    wide = msgspec.structs.replace(model, settings={**model.settings, "subspaces": 4000, "dim": 1 << 45})
+    wide = replace(model, settings=replace(model.settings, subspaces=4000, dim=1 << 45))
     (tmp_path / "wide").write_bytes(msgspec.msgpack.encode(wide))
     with pytest.raises(WireError):
         modelfile.load(tmp_path / "wide", theta0)

@@ -34,3 +34,16 @@ def test_every_command_and_flag_of_the_readme_exists(line: str) -> None:
     assert shown.exit_code == 0
     for flag in (word for word in rest if word.startswith("--")):
         assert flag in shown.output, f"{flag} of `narrowcast {line}`"
+
+
+PAGES = [
+    p for p in Path(__file__).parents[1].rglob("*.md") if ".venv" not in p.parts and "runs" not in p.parts
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_link_leads_somewhere_and_no_placeholder_is_left(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / target).exists(), target
+    assert not re.search(r"^[A-Z_]{5,}$", text, re.M)

@@ -19,7 +19,7 @@ SETTINGS = {
     "subspaces": 3,
     "width": 24,
     "lr": 10.0,
-    "epochs": 8,
+    "epochs": 20,
     "cohort": 29,
     "optimiser": "adam",
     "carry": True,

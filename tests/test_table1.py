@@ -77,7 +77,7 @@ def train(m, W):
             v = torch.randn(D, generator=noise)
             _, data = exchange.send_up(m, None, v, models[c], seen, c, 1)
             up.write(c, data)
-            acc = exchange.receive_up(m, acc, data, round, c)
+            acc = exchange.receive_up(m, acc, data, round, c, set())
         server = m.step(server, acc, RoundInfo(t, cohorts.epoch(t), cohorts.epoch_end(t), 0.1))
     return up, down
 

@@ -445,7 +445,7 @@ class World:
         acc = self.method.zero(self.server)
         before = acc.total.clone()
         try:
-            return exchange.receive_up(self.method, acc, data, self.round, client)
+            return exchange.receive_up(self.method, acc, data, self.round, client, set())
         except WireError:
             assert torch.equal(acc.total, before)
             assert acc.weight == 0
@@ -471,7 +471,7 @@ def world(name, rounds=3, **options):
         down = exchange.send_down(made, server, round, model.version)
         model, _, _ = exchange.receive_down(made, model, down, RUN, KEY)
         upload = exchange.send_up(made, None, v, model, round, 0, 3)[1]
-        acc = exchange.receive_up(made, made.zero(server), upload, round, 0)
+        acc = exchange.receive_up(made, made.zero(server), upload, round, 0, set())
         server = made.step(server, acc, RoundInfo(number, number // 2, number % 2 == 1, 0.1))
     now = Round(RUN, KEY, rounds, server.version, wire.digest(made.theta(server)))
     return World(made, server, model, now, upload, v)
@@ -682,3 +682,15 @@ def test_any_payload_is_used_properly_or_refused_on_both_sides(name, payload, we
         assert 0 < acc.weight <= 10_000
     except WireError:
         pass
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_client_is_heard_once_a_round(name):
+    w = world(name)
+    acc, seen = w.method.zero(w.server), set()
+    data = w.upload()
+    acc = exchange.receive_up(w.method, acc, data, w.round, 0, seen)
+    weight = acc.weight
+    with pytest.raises(WireError, match="already"):
+        exchange.receive_up(w.method, acc, data, w.round, 0, seen)
+    assert acc.weight == weight

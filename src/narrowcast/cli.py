@@ -37,11 +37,14 @@ def said() -> Iterator[None]:
     try:
         yield
     except Interrupted as stop:
-        errors.print(f"\n{stop}", style="yellow", highlight=False)
+        errors.print(f"\n{stop}", style="yellow", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     except KeyboardInterrupt:
         errors.print("\ninterrupted", style="yellow")
         raise typer.Exit(130) from None
+    except MemoryError:
+        errors.print("error: not enough memory for this model or data", style="red")
+        raise typer.Exit(2) from None
     except (ConfigError, Diverged, WireError, ValueError, OSError, RuntimeError) as error:
         errors.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1 if isinstance(error, Diverged) else 2) from None
@@ -131,7 +134,7 @@ def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:
 
 def _folder_name(config: RunConfig | None) -> str:
     assert config is not None
-    dim = "" if config.method in ("uncompressed", "fedavg") else f"-d{config.dim}"
+    dim = "" if config.build_method().whole_model else f"-d{config.dim}"
     return f"{config.task}-{config.method}{dim}-s{config.seed}"
 
 
@@ -150,12 +153,15 @@ def compare(
     with said():
         comparison = comparing.load(file, {} if seed is None else {"seed": seed})
         folder = out or Path("runs") / file.stem
+        again = "" if seed is None else f" --seed {seed}"
         prepare_kernels(console)
         try:
             with RunProgress(console) as progress:
                 runs = comparing.run_all(comparison, folder, progress, force)
         except Interrupted as stop:
-            raise Interrupted(f"{stop}. Go on with: narrowcast compare {file} --out {folder}") from None
+            raise Interrupted(
+                f"{stop}. Go on with: narrowcast compare {file} --out {folder}{again}"
+            ) from None
         _show(runs, folder / "frontier.png", comparison.title)
 
 
@@ -188,7 +194,7 @@ def _show(
         for s in summaries:
             if s.dropped:
                 what = ", ".join(f"{count} {why}" for why, count in s.dropped.items())
-                console.print(f"{s.facts.label}: clients dropped: {what}", highlight=False)
+                console.print(f"{s.facts.label}: clients dropped: {what}", highlight=False, markup=False)
     if plot:
         frontier.draw(summaries, plot, title)
         console.print(f"picture: {plot}", highlight=False, soft_wrap=True)

@@ -49,8 +49,8 @@ def run_all(
     """Run what is missing, in order; the folders of all runs."""
     for name, config in comparison.configs.items():
         folder = out / name
-        if not force and (folder / "config.toml").exists():
-            if runner.load_config(folder) != config:
+        if not force and runner.is_run(folder):
+            if not config.agrees_with(runner.load_config(folder)):
                 raise ConfigError(f"{folder} holds a run with other settings: use --force, or another --out")
             runner.resume(folder, on_record)
         else:

@@ -6,6 +6,7 @@ is unset takes the task's or the method's own default; the run folder records th
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable
 from itertools import pairwise
@@ -24,7 +25,7 @@ from narrowcast.subspaces import KINDS
 from narrowcast.tasks import TASKS
 from narrowcast.tasks.options import TaskOptions
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=1 << 40)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -44,7 +45,9 @@ class RunConfig(BaseModel):
 
     dim: Positive = Field(1024, description="d: numbers in an upload")
     subspaces: Positive = Field(8, description="K of the K-subspace methods")
-    refresh: str = Field("epoch", description='time-varying: a new A after every "epoch" or every N rounds')
+    refresh: str = Field(
+        "epoch", description='time-varying: a new A after every "epoch" or every N rounds with updates'
+    )
     subspace: str = Field("rotation", description="kind of A: " + ", ".join(KINDS))
     optimiser: str = Field("sgd", description="on the server: " + ", ".join(OPTIMISERS))
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="beta of momentum and adam")
@@ -82,7 +85,7 @@ class RunConfig(BaseModel):
         0, description="examples of a local step (0: all it has)"
     )
     local_lr: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="rate of local steps (default: lr)"
+        None, description="rate of local steps (default: the round's)"
     )
     weighting: Literal["clients", "examples"] = Field("clients", description="what an update weighs")
     evaluate_every: Annotated[int, Field(ge=0)] | None = Field(
@@ -91,7 +94,7 @@ class RunConfig(BaseModel):
     per_client: bool = Field(
         False, description="compress every client's update by itself, the slow exact road"
     )
-    threads: Positive | None = Field(
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         None, description="of this machine (default: 1 for small models, else all cores)"
     )
 
@@ -100,7 +103,9 @@ class RunConfig(BaseModel):
         None, description="of data into clients"
     )
     alpha: Annotated[float, Field(gt=0)] = Field(0.5, description="of the Dirichlet partition")
-    width: Positive | None = Field(None, description="width of the model (default: the task's)")
+    width: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
+        None, description="width of the model (default: the task's)"
+    )
     data: str | None = Field(None, description="folder of the data (default: NARROWCAST_DATA)")
     validation: bool = Field(
         False, description="evaluate on a held-out tenth of the training set, to tune rates"
@@ -155,7 +160,12 @@ class RunConfig(BaseModel):
     def label(self) -> str:
         if self.name:
             return self.name
-        return self.method if self.method in ("uncompressed", "fedavg") else f"{self.method} d={self.dim}"
+        return self.method if self.build_method().whole_model else f"{self.method} d={self.dim}"
+
+    def agrees_with(self, resolved: RunConfig) -> bool:
+        """Whether a resolved configuration may have come from this one."""
+        theirs = resolved.model_dump()
+        return all(theirs[name] == value for name, value in self.model_dump(exclude_none=True).items())
 
     @property
     def key(self) -> Key:
@@ -235,6 +245,8 @@ def _knots(text: str) -> list[tuple[float, float]]:
     try:
         knots = [(float(e), float(f)) for e, f in (knot.split(":") for knot in text.split(","))]
     except ValueError:
+        knots = []
+    if not all(math.isfinite(e) and math.isfinite(f) and f >= 0 for e, f in knots):
         knots = []
     if not knots or any(a >= b for (a, _), (b, _) in pairwise(knots)) or min(knots)[0] < 0:
         raise ValueError(

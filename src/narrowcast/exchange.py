@@ -77,10 +77,19 @@ def send_up(
     return private, seal(round, payload, weight)
 
 
-def receive_up(method: Method[Any], acc: Accumulator, data: bytes, round: Round, client: int) -> Accumulator:
-    """acc with one client's update added; a message that does not belong here is a WireError."""
+def receive_up(
+    method: Method[Any], acc: Accumulator, data: bytes, round: Round, client: int, seen: set[int]
+) -> Accumulator:
+    """acc with one client's update added; a message that does not belong here is a WireError.
+
+    `seen` are the clients whose updates this round has already: one upload a client and round.
+    """
+    if client in seen:
+        raise WireError(f"client {client} has sent its update of round {round.number} already")
     message = check_up(method, data, round, client)
-    return method.add(acc, message.payload, wire.number(message.weight))
+    acc = method.add(acc, message.payload, wire.number(message.weight))
+    seen.add(client)
+    return acc
 
 
 def check_up(method: Method[Any], data: bytes, round: Round, client: int) -> Message:

@@ -6,11 +6,11 @@ and two digests beside it. Rebuilding is reconciling: the server's weights, bit 
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from torch import Tensor
 
 from narrowcast import files, wire
@@ -18,13 +18,23 @@ from narrowcast.methods import METHODS, Method, MethodOptions, Server
 from narrowcast.wire import Payload, WireError
 
 MAGIC = "narrowcast model 1"
-SETTINGS = ("key", "dim", "subspaces", "refresh", "subspace", "downlink")  # what rebuilding depends on
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What rebuilding depends on: see `MethodOptions`."""
+
+    key: Annotated[int, Meta(ge=0)]
+    dim: Annotated[int, Meta(ge=1)]
+    subspaces: Annotated[int, Meta(ge=1, le=4096)]
+    refresh: int | str
+    subspace: str
+    downlink: str
 
 
 class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     magic: str
     method: str
-    settings: dict[str, int | str]
+    settings: Settings
     parameters: int  # D
     version: int
     theta0: bytes  # digest of where training started
@@ -39,7 +49,7 @@ def save(
     path: Path, name: str, options: MethodOptions, method: Method[Any], server: Server, theta0: Tensor
 ) -> None:
     """Write the server's model."""
-    settings = {k: v for k, v in dataclasses.asdict(options).items() if k in SETTINGS}
+    settings = Settings(**{name: getattr(options, name) for name in Settings.__struct_fields__})
     model = ModelFile(
         MAGIC,
         name,
@@ -59,7 +69,7 @@ def read(path: Path) -> ModelFile:
         model = _decoder.decode(path.read_bytes())
     except msgspec.DecodeError as error:
         raise WireError(f"{path} is not a narrowcast model: {error}") from None
-    if model.magic != MAGIC or model.method not in METHODS or set(model.settings) != set(SETTINGS):
+    if model.magic != MAGIC or model.method not in METHODS:
         raise WireError(
             f"{path} is not a model that this version can read (it says {model.magic!r}, {model.method!r})"
         )
@@ -73,7 +83,7 @@ def rebuild(model: ModelFile, theta0: Tensor) -> Tensor:
             f"this model was trained from another theta0 (of {model.parameters} parameters): "
             "build the module with the seed, width and weights of its run"
         )
-    settings: dict[str, Any] = dict(model.settings)
+    settings = msgspec.structs.asdict(model.settings)
     try:
         method = METHODS[model.method](MethodOptions(**settings))
     except (TypeError, ValueError) as error:

@@ -76,5 +76,6 @@ class RunProgress:
             self.console.print(
                 f"{name}: round {record.round + 1} of {facts.rounds}  {status}",
                 highlight=False,
+                markup=False,
                 soft_wrap=True,
             )

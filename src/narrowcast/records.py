@@ -25,7 +25,7 @@ class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     dropped: dict[str, int] = {}  # why -> how many clients
     metrics: dict[str, float] = {}  # on held-out data, where this round was evaluated
     seconds: float = 0.0
-    client_seconds: float = 0.0  # of one client: reconcile, train, compress
+    client_seconds: float = 0.0  # a client's share: reconcile, and its part of the cohort's training
     peak_memory: int = 0  # resident bytes of this process at its peak during the round
 
     def same_as(self, other: RoundRecord) -> bool:

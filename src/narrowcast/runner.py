@@ -11,12 +11,12 @@ a resumed run drops whatever lines lie beyond its checkpoint.
 from __future__ import annotations
 
 import io
-import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ from narrowcast.simulate import Simulation
 from narrowcast.tasks import build
 
 CHECKPOINT_SECONDS = 20.0
-SMALL_MODEL = 1_000_000  # parameters
+SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the first
+FILES = ("config.toml", "facts.json", "records.jsonl", "checkpoint.pt", "model.narrowcast")
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -61,30 +62,52 @@ OnRecord = Callable[[Facts, RoundRecord], None]
 
 
 def start(config: RunConfig, folder: Path, on_record: OnRecord | None = None, force: bool = False) -> Path:
-    """Run in a new folder. One that holds a run already is refused, or replaced with `force`."""
-    if (folder / "config.toml").exists() and not force:
-        raise ConfigError(
-            f"{folder} holds a run already: go on with --resume {folder}, or choose another --out"
-        )
+    """Run in a new folder. One that holds a run already is refused, or its run replaced with `force`."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder")
-    if force and (folder / "config.toml").exists():
-        shutil.rmtree(folder)
+    if is_run(folder) and not force:
+        raise ConfigError(
+            f"{folder} holds a run already: go on with --resume {folder}, replace it with --force, "
+            "or choose another --out"
+        )
+    if (folder / "config.toml").exists() and not is_run(folder):
+        raise ConfigError(f"{folder} has a config.toml that no run has written: choose another --out")
+    run = _prepare(config)  # whatever is wrong with the settings or the data is said before a file is written
     folder.mkdir(parents=True, exist_ok=True)
     with files.locked(folder):
-        files.write_atomically(folder / "config.toml", to_toml(config))
-        return _run(config, folder, on_record)
+        for name in FILES:
+            (folder / name).unlink(missing_ok=True)
+        files.write_atomically(folder / "facts.json", msgspec.json.format(msgspec.json.encode(run.facts)))
+        files.write_atomically(folder / "config.toml", to_toml(run.config))
+        return _go(run, folder, on_record)
 
 
 def resume(folder: Path, on_record: OnRecord | None = None) -> Path:
     """Go on with a run that was stopped or killed; a finished one is left as it is."""
     config = load_config(folder)
     with files.locked(folder):
-        return folder if finished(folder) else _run(config, folder, on_record)
+        if finished(folder):
+            return folder
+        run = _prepare(config)
+        before = load_facts(folder)
+        if (run.facts.theta0, run.facts.clients, run.facts.rounds) != (
+            before.theta0,
+            before.clients,
+            before.rounds,
+        ):
+            raise ConfigError(
+                f"{folder} was begun with another config.toml, other data or another model: it cannot go on"
+            )
+        _restore(run, folder, on_record)
+        return _go(run, folder, on_record)
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / "facts.json").is_file()
 
 
 def load_config(folder: Path) -> RunConfig:
-    if not (folder / "config.toml").is_file():
+    if not is_run(folder) or not (folder / "config.toml").is_file():
         raise ConfigError(f"{folder} is not a run folder: it has no config.toml")
     return make_config(read_toml(folder / "config.toml"))
 
@@ -115,15 +138,34 @@ def rebuild(folder: Path) -> tuple[Any, torch.Tensor]:
     return task, modelfile.load(folder / "model.narrowcast", task.theta0())
 
 
-def _run(config: RunConfig, folder: Path, on_record: OnRecord | None) -> Path:
+@dataclass(frozen=True)
+class _Run:
+    """A run that is ready to go."""
+
+    config: RunConfig  # resolved: nothing is left to defaults
+    facts: Facts
+    simulation: Simulation
+    id: bytes
+
+
+def _prepare(config: RunConfig) -> _Run:
     from narrowcast import __version__
 
     task = build(config.task, config.task_options())
     theta0 = task.theta0()
-    _use_threads(config.threads, theta0.numel())
     method = config.build_method()
+    plan = config.plan(len(task.clients), b"\0" * 8)
+    config = config.model_copy(
+        update={
+            "cohort": plan.cohort,
+            "evaluate_every": plan.evaluate_every,
+            "local_steps": plan.local_steps or method.local_steps,
+            "clients": len(task.clients),
+            "threads": config.threads or (1 if theta0.numel() < SMALL_MODEL else pool.default_threads()),
+        }
+    )
     run = exchange.run_id(to_toml(config) + wire.digest(theta0))
-    simulation = Simulation(task, method, config.plan(len(task.clients), run))
+    simulation = Simulation(task, method, replace(plan, run=run))
     facts = Facts(
         label=config.label,
         task=config.task,
@@ -139,60 +181,82 @@ def _run(config: RunConfig, folder: Path, on_record: OnRecord | None) -> Path:
         narrowcast=__version__,
         torch=str(torch.__version__),
     )
-    files.write_atomically(folder / "facts.json", msgspec.json.format(msgspec.json.encode(facts)))
-    done = _continue(simulation, folder, on_record, facts)
+    return _Run(config, facts, simulation, run)
+
+
+def _go(run: _Run, folder: Path, on_record: OnRecord | None) -> Path:
+    """Rounds to the end, with checkpoints. A checkpoint is written when the round after it went well."""
+    simulation, config = run.simulation, run.config
+    assert config.threads is not None
+    torch.set_num_threads(config.threads)
+    pool.set_threads(config.threads)
     with (folder / "records.jsonl").open("ab") as log, _interrupts() as stop:
-        if not done:
-            _checkpoint(simulation, folder, log)
-        saved = time.monotonic()
+        if simulation.round == 0:
+            _checkpoint(simulation.state(), run.id, folder, log)
+        saved, held = time.monotonic(), None
         for record in simulation:
+            if held is not None:
+                _checkpoint(held, run.id, folder, log)
+                saved, held = time.monotonic(), None
             log.write(records.to_line(record))
             log.flush()
             if on_record:
-                on_record(facts, record)
-            last = simulation.round == simulation.rounds
-            if last or stop.is_set() or time.monotonic() - saved > CHECKPOINT_SECONDS:
-                _checkpoint(simulation, folder, log)
-                saved = time.monotonic()
-            if stop.is_set() and not last:
-                raise Interrupted(f"stopped after round {simulation.round} of {simulation.rounds}")
-    modelfile.save(
-        folder / "model.narrowcast", config.method, config.method_options(), method, simulation.server, theta0
-    )
+                on_record(run.facts, record)
+            if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                held = simulation.state()
+            if stop.is_set():
+                break
+        _checkpoint(simulation.state(), run.id, folder, log)
+    if simulation.round == simulation.rounds:
+        method, theta0 = simulation.method, simulation.theta0
+        modelfile.save(
+            folder / "model.narrowcast",
+            config.method,
+            config.method_options(),
+            method,
+            simulation.server,
+            theta0,
+        )
+    if stop.is_set():
+        raise Interrupted(f"stopped after round {simulation.round} of {simulation.rounds}")
     return folder
 
 
-def _use_threads(count: int | None, parameters: int) -> None:
-    """Threads for torch and our kernels: on small models a second one only waits for the first."""
-    count = count or (1 if parameters < SMALL_MODEL else pool.threads())
-    torch.set_num_threads(count)
-    pool.set_threads(count)
-
-
-def _continue(
-    simulation: Simulation, folder: Path, on_record: OnRecord | None, facts: Facts
-) -> list[RoundRecord]:
-    """Restore the checkpoint, if there is one, and cut the records to it."""
-    if not (folder / "checkpoint.pt").is_file():
+def _restore(run: _Run, folder: Path, on_record: OnRecord | None) -> None:
+    """Go to the checkpoint, if there is one, and cut the records to it."""
+    path = folder / "checkpoint.pt"
+    if not path.is_file():
         (folder / "records.jsonl").unlink(missing_ok=True)
-        return []
-    simulation.restore(torch.load(folder / "checkpoint.pt", weights_only=True))
-    done = records.read(folder / "records.jsonl", before=simulation.round)
-    if len(done) != simulation.round:
+        return
+    try:
+        state = torch.load(path, weights_only=True)
+        if state["run"] != run.id.hex():
+            raise ConfigError(
+                f"{path} belongs to other settings than {folder / 'config.toml'}: it cannot go on"
+            )
+        run.simulation.restore(state["simulation"])
+    except ConfigError:
+        raise
+    except Exception as error:
         raise ConfigError(
-            f"{folder}/records.jsonl has {len(done)} of the {simulation.round} rounds of its checkpoint"
+            f"{path} is damaged ({type(error).__name__}): start the run anew with --force"
+        ) from error
+    done = records.read(folder / "records.jsonl", before=run.simulation.round)
+    if len(done) != run.simulation.round:
+        raise ConfigError(
+            f"{folder}/records.jsonl has {len(done)} of the {run.simulation.round} rounds of its checkpoint: "
+            "start the run anew with --force"
         )
     files.write_atomically(folder / "records.jsonl", b"".join(map(records.to_line, done)))
     for record in done:
         if on_record:
-            on_record(facts, record)
-    return done
+            on_record(run.facts, record)
 
 
-def _checkpoint(simulation: Simulation, folder: Path, log: io.BufferedWriter) -> None:
+def _checkpoint(state: dict[str, Any], run: bytes, folder: Path, log: io.BufferedWriter) -> None:
     files.sync(log)
     buffer = io.BytesIO()
-    torch.save(simulation.state(), buffer)
+    torch.save({"run": run.hex(), "simulation": state}, buffer)
     files.write_atomically(folder / "checkpoint.pt", buffer.getvalue())
 
 

@@ -95,7 +95,7 @@ class Simulation:
         )
         per_epoch = self.cohorts.rounds_per_epoch
         by_epochs = math.ceil(plan.epochs * per_epoch - 1e-9) if plan.epochs is not None else None
-        self.rounds = min(r for r in (by_epochs, plan.rounds) if r is not None)
+        self.rounds = max(1, min(r for r in (by_epochs, plan.rounds) if r is not None))
         self.theta0 = task.theta0()
         self.server = method.server(self.theta0, task.layout)
         self.have: IndexArray = np.full(len(task.clients), -1, np.int64)
@@ -149,6 +149,8 @@ class Simulation:
         self.round += 1
         if self.round == self.rounds or (plan.evaluate_every and self.round % plan.evaluate_every == 0):
             record.metrics = self.task.evaluate(self._theta)
+            if not all(map(math.isfinite, record.metrics.values())):
+                raise Diverged(f"evaluation after round {number} gave {record.metrics}: lower --lr")
         record.seconds = time.perf_counter() - started
         record.peak_memory = records.peak_memory()
         return record
@@ -227,7 +229,7 @@ class Simulation:
         self, work: Work, group: Group, acc: Accumulator, record: RoundRecord
     ) -> tuple[Accumulator, float, float]:
         """Clients as a server meets them: what one sends may be refused, and is then counted as dropped."""
-        losses = weight = 0.0
+        losses, weight, seen = 0.0, 0.0, set[int]()
         updates = client_updates(self.task, work.theta, group, work.local, work.augment)
         for (client, _), (loss, v) in zip(group, updates, strict=True):
             self._check(loss, work.round)
@@ -237,7 +239,7 @@ class Simulation:
                     self.method, self.private.get(client), v, self._client, work.round, client, claim
                 )
                 record.up += len(data)
-                acc = exchange.receive_up(self.method, acc, data, work.round, client)
+                acc = exchange.receive_up(self.method, acc, data, work.round, client, seen)
             except (WireError, FormatError):
                 record.dropped["refused"] = record.dropped.get("refused", 0) + 1
                 continue
@@ -246,6 +248,8 @@ class Simulation:
             record.clients += 1
             losses += loss * capped(claim)
             weight += capped(claim)
+        if group and not weight:
+            raise Diverged(f"every update of round {work.round.number} was refused: lower --lr")
         return acc, losses, weight
 
     def _check(self, loss: float, round: Round) -> None:

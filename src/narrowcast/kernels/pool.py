@@ -21,8 +21,11 @@ _threads: int | None = None
 
 def threads() -> int:
     """How many threads kernels use: `set_threads`, else NARROWCAST_THREADS, else this process's cores."""
-    if _threads is not None:
-        return _threads
+    return default_threads() if _threads is None else _threads
+
+
+def default_threads() -> int:
+    """What `set_threads` has not changed: NARROWCAST_THREADS, else this process's cores."""
     configured = os.environ.get("NARROWCAST_THREADS", "")
     if configured.isdigit() and int(configured) > 0:
         return int(configured)

@@ -20,6 +20,7 @@ from narrowcast.flat import Layout
 from narrowcast.random import Key
 from narrowcast.wire import Block, Payload, WireError
 
+MAX_NUMBER = 1e18  # of an upload: far from any gradient, and sums of it far from overflow
 MAX_WEIGHT = 10_000.0  # one client's say in a round, whatever it claims
 
 UPDATE = 0  # the kind of an upload
@@ -130,6 +131,8 @@ class Method(ABC, Generic[S]):
 
     def _added(self, acc: Accumulator, up: Payload, factor: float, weight: float) -> Accumulator:
         row, numbers = self.terms(acc, up)
+        if numbers.abs().max() > MAX_NUMBER:  # finite, but no gradient: it would end the training of everyone
+            raise WireError(f"an update has a number beyond {MAX_NUMBER:g}")
         grown = acc.total[row] + numbers * factor
         if not torch.isfinite(grown).all():
             raise WireError("an update overflows the sum of the round")

@@ -79,9 +79,13 @@ def _summary(folder: Path, facts: Facts, rows: list[RoundRecord]) -> Summary:
     )
 
 
-def reference(runs: list[Summary]) -> Summary | None:
-    """The uncompressed run that the others are compared with, if it is among them."""
-    plain = [r for r in runs if r.facts.method == "uncompressed" and r.complete]
+def reference(run: Summary, runs: list[Summary]) -> Summary | None:
+    """The uncompressed run of the same task and model that a run is compared with, if it is among them."""
+
+    def kind(r: Summary) -> tuple[str, int, int]:
+        return r.facts.task, r.facts.parameters, r.facts.clients
+
+    plain = [r for r in runs if r.facts.method == "uncompressed" and r.complete and kind(r) == kind(run)]
     return max(plain, key=lambda r: r.up + r.down, default=None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from narrowcast.report.summary import Compression, Summary, compression, reference
 from narrowcast.report.units import format_bytes, format_count, format_seconds
@@ -23,7 +24,8 @@ WIDE = 110  # columns of a terminal that shows all of them
 
 
 def head(runs: list[Summary]) -> list[str]:
-    return [column.format(metric=runs[0].facts.metric) for column in HEAD]
+    metrics = sorted({run.facts.metric for run in runs})
+    return [column.format(metric="/".join(metrics)) for column in HEAD]
 
 
 def times(*ratios: float) -> str:
@@ -33,8 +35,7 @@ def times(*ratios: float) -> str:
 
 def rows(runs: list[Summary]) -> list[list[str]]:
     """The cells of the table, a list a run."""
-    against = reference(runs)
-    return [_row(run, compression(run, against)) for run in runs]
+    return [_row(run, compression(run, reference(run, runs))) for run in runs]
 
 
 def _row(run: Summary, ratio: Compression | None) -> list[str]:
@@ -59,9 +60,9 @@ def caption(runs: list[Summary]) -> str:
             for r in runs
         }
     )
-    against = reference(runs)
+    against = {r.facts.label for run in runs if (r := reference(run, runs))}
     how = (
-        f"compression: bytes of the whole run '{against.facts.label}' over bytes of the run"
+        f"compression: bytes of the whole run '{', '.join(sorted(against))}' over bytes of the run"
         if against
         else "compression: 4 D bytes a message over bytes sent"
     )
@@ -86,7 +87,7 @@ def plain_table(head: list[str], rows: list[list[str]], caption: str) -> Table:
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # a label is text, never markup
     return table
 
 
