@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow bench lint format clean
 
 demo: .venv/installed
 	$(BIN)/narrowcast compare examples/demo.toml --out runs/demo --force
@@ -13,6 +13,15 @@ test: .venv/developed lint
 
 test-slow: .venv/developed
 	$(BIN)/python -m pytest -m slow --durations 20
+
+bench: .venv/benched
+	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/many_clients.py --threads 1
+	$(BIN)/python benchmarks/full_size.py
+	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/resnet_round.py
+	$(BIN)/python benchmarks/local_steps.py
+	$(BIN)/python benchmarks/report.py
 
 lint: .venv/developed
 	$(BIN)/ruff check .
@@ -32,6 +41,10 @@ format: .venv/developed
 
 .venv/developed: .venv/installed
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+.venv/benched: .venv/installed
+	@$(PIP) --editable '.[bench]'
 	@touch $@
 
 clean:

@@ -12,12 +12,6 @@ ORDERS = range(21)
 UNIT = 2.0**-24  # half the distance of neighbouring float32: the error of one operation
 
 
-@pytest.fixture(autouse=True)
-def default_threads():
-    yield
-    pool.set_threads(None)
-
-
 def vector(size, seed=0):
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
 

@@ -27,14 +27,6 @@ both_downlinks = pytest.mark.parametrize("downlink", ["f32", "f16"])
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def intrinsic(K=1, refresh=0, dim=5, **options):
     return method("k-subspace-time-varying", key=KEY, dim=dim, subspaces=K, refresh=refresh, **options)
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from naive import MODULES, toy
 from naive.k_subspace import k_subspace
@@ -19,14 +18,6 @@ ETA, KEY = 0.3, 11
 
 both_tasks = pytest.mark.parametrize("kind", MODULES)
 both_conventions = pytest.mark.parametrize("unbiased", [True, False], ids=["paper", "orthonormal"])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def all_rounds():

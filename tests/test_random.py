@@ -36,12 +36,6 @@ ALPHA = (
 )
 
 
-@pytest.fixture(autouse=True)
-def default_threads():
-    yield
-    pool.set_threads(None)
-
-
 def digest(array):
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
 

@@ -31,14 +31,6 @@ PLAN = Plan(cohort=5, lr=0.5, epochs=3, key=1)
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def task():
     return toy("mlp", N)[0]

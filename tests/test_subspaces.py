@@ -43,12 +43,6 @@ def shapes(draw, most=1 << 21):
     return D, draw(st.sampled_from([*(e for e in EDGES if e <= top), top]) | st.integers(1, top))
 
 
-@pytest.fixture(autouse=True)
-def default_threads():
-    yield
-    pool.set_threads(None)
-
-
 def vector(size, seed=0):
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
 

@@ -38,14 +38,6 @@ every_row = pytest.mark.parametrize("name", TABLE)
 cohorts_that_divide_and_not = pytest.mark.parametrize("W", [4, 5, 12])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class Ledger:
     """What one direction carried: bytes and numbers of each client, and the subspaces (e, k) it named."""
 

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from narrowcast import random
 from narrowcast.formats import FORMATS
@@ -25,6 +33,13 @@ from narrowcast.subspaces import KINDS
 from narrowcast.tasks import TASKS
 from narrowcast.tasks.options import TaskOptions
 
+CHOICES: dict[str, Collection[str]] = {
+    "task": TASKS,
+    "method": METHODS,
+    "subspace": KINDS,
+    "optimiser": OPTIMISERS,
+    "uplink": [f.name for f in FORMATS],
+}
 Positive = Annotated[int, Field(ge=1, le=1 << 40)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -111,30 +126,13 @@ class RunConfig(BaseModel):
         False, description="evaluate on a held-out tenth of the training set, to tune rates"
     )
 
-    @field_validator("task")
+    @field_validator(*CHOICES)
     @classmethod
-    def _task(cls, value: str) -> str:
-        return _one_of("task", value, TASKS)
-
-    @field_validator("method")
-    @classmethod
-    def _method(cls, value: str) -> str:
-        return _one_of("method", value, METHODS)
-
-    @field_validator("subspace")
-    @classmethod
-    def _subspace(cls, value: str) -> str:
-        return _one_of("kind of subspace", value, KINDS)
-
-    @field_validator("optimiser")
-    @classmethod
-    def _optimiser(cls, value: str) -> str:
-        return _one_of("optimiser", value, OPTIMISERS)
-
-    @field_validator("uplink")
-    @classmethod
-    def _uplink(cls, value: str) -> str:
-        return _one_of("number format", value, [f.name for f in FORMATS])
+    def _known(cls, value: str, info: ValidationInfo) -> str:
+        known = CHOICES[str(info.field_name)]
+        if value not in known:
+            raise ValueError(f"unknown {info.field_name} {value!r}: choose one of {', '.join(known)}")
+        return value
 
     @field_validator("refresh", mode="before")
     @classmethod
@@ -233,12 +231,6 @@ class RunConfig(BaseModel):
         if self.schedule == "triangle":  # the paper's: up to the peak after 5 of 24 epochs, down to zero
             return [(0.0, 0.0), (epochs * 5 / 24, 1.0), (epochs, 0.0)]
         return _knots(self.schedule)
-
-
-def _one_of(what: str, value: str, known: Iterable[str]) -> str:
-    if value not in known:
-        raise ValueError(f"unknown {what} {value!r}: choose one of {', '.join(known)}")
-    return value
 
 
 def _knots(text: str) -> list[tuple[float, float]]:

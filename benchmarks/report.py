@@ -1,0 +1,169 @@
+"""Fill the tables of docs/performance.md from benchmarks/results/*.json: `python benchmarks/report.py`.
+
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; everything else on the page is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+CALLS = ("project", "add_expanded")
+PAGE = HERE.parent / "docs" / "performance.md"
+
+
+def load(name: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((HERE / "results" / f"{name}.json").read_text())
+    return result
+
+
+def table(head: list[str], rows: Iterable[Iterable[object]]) -> str:
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *([str(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f}" if seconds < 1 else f"{seconds * 1e3:,.0f}"
+
+
+def subspaces() -> str:
+    rows = []
+    for r in load("kernels")["subspaces"]:
+        rows.append([f"**D = {r['D']:,}**, copy of D floats", ms(r["copy_s"]), "1", ""])
+        for name in ("project", "add_expanded", "fastfood_project", "fastfood_add_expanded"):
+            seconds = r[f"{name}_s"]
+            faster = f"{r['torch_fastfood_s'] / seconds:,.0f}x"
+            rows.append([f"`{name}`", ms(seconds), f"{seconds / r['copy_s']:.2f}", faster])
+        slow = r["torch_fastfood_s"]
+        rows.append(["Fastfood as commonly written in torch", ms(slow), f"{slow / r['copy_s']:.0f}", "1x"])
+        rows.append(["a new subspace", ms(r["new_subspace_s"]), "", ""])
+    return table(["d = 16 384", "ms", "over a copy", "against torch Fastfood"], rows)
+
+
+def growth() -> str:
+    rows = (
+        [
+            f"2^{r['D'].bit_length() - 1}",
+            f"2^{r['d'].bit_length() - 1}",
+            *(f"{r[f'{n}_ns']:.2f}" for n in CALLS),
+        ]
+        for r in load("kernels")["growth"]
+    )
+    return table(["D", "d", "project, ns a parameter", "add_expanded"], rows)
+
+
+def fwht() -> str:
+    columns = ("one_core", "all_cores", "torch_views", "torch_matmul")
+    rows = (
+        [f"2^{r['size'].bit_length() - 1}", *(f"{r[f'{c}_gelem_s']:.2f}" for c in columns)]
+        for r in load("kernels")["fwht"]
+    )
+    return table(["size", "one core", "all cores", "torch, views", "torch, matmul"], rows)
+
+
+def memory() -> str:
+    rows = (
+        [f"{r['D']:,}", f"{r['d']:,}", r["shards"], *(f"{r[f'{n}_extra_bytes'] / 2**20:.1f}" for n in CALLS)]
+        for r in load("kernels")["memory"]
+    )
+    return table(["D", "d", "shards", "project, MiB extra", "add_expanded"], rows)
+
+
+def first_call() -> str:
+    r = load("kernels")["first_call"]
+    rows = [["compiled", f"{r['compiled_s']:.1f}"], ["from numba's cache", f"{r['cached_s']:.2f}"]]
+    return table(["first call of a process", "seconds"], rows)
+
+
+def full_size() -> str:
+    rows = []
+    for name, m in load("full_size")["methods"].items():
+        parts = m["seconds_by_part_median"]
+        seconds = [
+            m["seconds_a_round"]["median"],
+            *(parts[p] for p in ("gradient", "project", "expand", "digest")),
+        ]
+        digests = f"{m['rounds_with_equal_digests']} of {m['rounds']}"
+        traffic = [f"{m[f'bytes_{way}_a_client']:,.0f}" for way in ("up", "down")]
+        rows.append([name, *(f"{s:.2f}" for s in seconds), f"{m['peak_memory_gib']:.1f}", *traffic, digests])
+    head = [
+        "method",
+        "s a round",
+        "gradient",
+        "project",
+        "expand",
+        "digest",
+        "peak GiB",
+        "B up",
+        "B down",
+        "digests equal",
+    ]
+    return table(head, rows)
+
+
+def resnet_round() -> str:
+    parts = ("gradient", "project", "expand", "wire", "digest", "overhead")
+    rows = (
+        [name, *(f"{m[p]:.3f}" for p in parts), f"{m['overhead_percent_of_bare']:.2f} %"]
+        for name, m in load("resnet_round")["methods"].items()
+    )
+    return table(["method", *(f"{p}, s" for p in parts), "of a bare gradient"], rows)
+
+
+def local_steps() -> str:
+    rows = (
+        [r["how"], f"{r['1_steps_ms']:.0f}", f"{r['5_steps_ms']:.0f}"] for r in load("local_steps")["rows"]
+    )
+    return table(["100 clients, CPU ms a round", "one gradient each", "five steps each"], rows)
+
+
+def clients() -> str:
+    rows = (
+        [
+            f"{r['clients']:,}",
+            f"{r['peak_bytes_a_client']:.0f}",
+            f"{sum(r['start_up_cpu_seconds'].values()):.2f}",
+        ]
+        for r in load("many_clients")["memory"]
+    )
+    return table(["clients", "bytes a client at the peak", "start-up, s"], rows)
+
+
+def peers() -> str:
+    rows = []
+    for r in load("peers")["rows"]:
+        what = f"{r['engine']} {r.get('method', '')}".strip()
+        if "error" in r:
+            rows.append([r["case"], what, r["error"][:60], ""])
+        else:
+            rows.append(
+                [
+                    r["case"],
+                    what,
+                    f"{r['seconds_per_round']:.4g}",
+                    f"{r['accuracy']:.4f}" if r.get("accuracy") else "",
+                ]
+            )
+    return table(["case", "engine", "s a round", "accuracy"], rows)
+
+
+TABLES = (subspaces, growth, fwht, memory, first_call, full_size, resnet_round, clients, peers, local_steps)
+
+
+def main() -> None:
+    page = PAGE.read_text()
+    for make in TABLES:
+        name = make.__name__
+        pattern = re.compile(f"<!-- {name} -->.*?<!-- /{name} -->", re.S)
+        assert pattern.search(page), f"{PAGE.name} has no place for {name}"
+        filled = f"<!-- {name} -->\n{make()}\n<!-- /{name} -->"
+        page = pattern.sub(lambda _, filled=filled: filled, page)
+    PAGE.write_text(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""Every test starts with one torch thread (two processes share the cores) and the kernels' own default."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from narrowcast.kernels import pool
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    torch.set_num_threads(1)
+    yield
+    pool.set_threads(None)
