@@ -40,7 +40,7 @@ def test_a_run_leaves_a_folder_that_shows_and_exports(tmp_path: Path, method: st
 
     shown = narrowcast("show", out)
     assert shown.exit_code == 0
-    assert f"{rows[-1].metrics['accuracy']:.4g}" in shown.output
+    assert f"{rows[-1].metrics['accuracy']:.4f}" in shown.output
 
     weights = tmp_path / "weights.pt"
     exported = narrowcast("export", out, "--to", weights)

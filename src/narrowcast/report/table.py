@@ -41,7 +41,7 @@ def rows(runs: list[Summary]) -> list[list[str]]:
 def _row(run: Summary, ratio: Compression | None) -> list[str]:
     return [
         run.facts.label,
-        "-" if run.metric is None else f"{run.metric:.4g}",
+        "-" if run.metric is None else f"{run.metric:.4f}" if abs(run.metric) < 10 else f"{run.metric:.5g}",
         format_bytes(run.up),
         format_bytes(run.down),
         "-" if ratio is None else times(ratio.up, ratio.down, ratio.total),
