@@ -19,9 +19,7 @@ Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of 
 Augment = Callable[[Tensor, Tensor, Key], Tensor]  # (inputs, example indices, key) -> inputs
 Prepare = Callable[[Tensor], Tensor]  # (stored inputs of a batch) -> what the module takes
 Examples = tuple[Tensor, Tensor]  # (inputs, targets)
-MOST_AT_ONCE = (
-    32  # clients whose gradients are taken together: more do not fit the cache (docs/performance.md)
-)
+MOST_AT_ONCE = 50  # clients whose gradients are taken together (docs/performance.md)
 MEMORY_AT_ONCE = 1 << 26  # bytes of their gradients
 
 
