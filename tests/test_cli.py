@@ -236,6 +236,21 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     assert "is damaged" in refused.output
 
 
+def test_a_damaged_folder_is_said(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    narrowcast("run", "digits", *SHORT, "--out", out)
+    (out / "records.jsonl").write_bytes(b"{}\n")
+    shown = narrowcast("show", out)
+    assert shown.exit_code == 2
+    assert "line 1 is not a round record" in shown.output.replace("\n", " ")
+    (out / "facts.json").write_bytes(b"[")
+    shown = narrowcast("show", out)
+    assert shown.exit_code == 2
+    assert "facts.json is damaged" in shown.output.replace("\n", " ")
+    (out / "model.narrowcast").write_bytes(b"\x80")
+    assert narrowcast("export", out, "--to", tmp_path / "w.pt").exit_code == 2
+
+
 def test_a_label_is_text_and_not_markup(tmp_path: Path) -> None:
     done = narrowcast("run", "digits", *SHORT, "--name", "[/b] [rate 2]", "--out", tmp_path / "run")
     assert done.exit_code == 0, done.output

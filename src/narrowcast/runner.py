@@ -119,6 +119,8 @@ def load_facts(folder: Path) -> Facts:
         raise ConfigError(
             f"{folder} is not a run folder, or its run has not begun: it has no facts.json"
         ) from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{folder}/facts.json is damaged: {error}") from None
 
 
 def finished(folder: Path) -> bool:
