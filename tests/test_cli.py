@@ -1,12 +1,13 @@
 """The command as a user meets it: runs, folders, and errors said in one sentence."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from narrowcast import compare, records, runner
+from narrowcast import bench, compare, records, runner
 from narrowcast.cli import app
 from narrowcast.kernels import pool
 from narrowcast.report import frontier, summary
@@ -292,3 +293,14 @@ def test_the_demo_tells_the_truth_in_short(tmp_path: Path) -> None:
     assert plain.up > 500 * runs["static"].up
     assert plain.up + plain.down > 50 * (runs["k-subspace"].up + runs["k-subspace"].down)
     assert frontier.draw(list(runs.values()), tmp_path / "frontier.png").stat().st_size > 20_000
+
+
+def test_bench_writes_the_ratios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "RESNET9", 100_000)
+    done = narrowcast("bench", "--quick", "--json", tmp_path / "bench.json")
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads((tmp_path / "bench.json").read_text())["subspaces"]
+    assert row["project_over_copy"] == pytest.approx(row["project_s"] / row["copy_s"])
+    assert row["add_expanded_over_copy"] == pytest.approx(row["add_expanded_s"] / row["copy_s"])
+    slower = max(row["project_s"], row["add_expanded_s"])
+    assert row["speedup_over_torch_fastfood"] == pytest.approx(row["torch_fastfood_s"] / slower)
