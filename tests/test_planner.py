@@ -189,7 +189,7 @@ def test_no_client_pays_more_than_for_the_dense_fallback_each_time(epochs, p, di
 @pytest.mark.parametrize("count", [0, 1, 14, 15, 16, 17, 65_535, 65_536, 65_537])
 @pytest.mark.parametrize("data", [0, 255, 256, 65_535, 65_536])
 def test_equal_blocks_are_counted_as_wire_counts_them(count, data):
-    assert planner._equal_blocks(count, data) == wire.blocks_size([data] * count)
+    assert wire.equal_blocks_size(count, data) == wire.blocks_size([data] * count)
 
 
 # The paper's table.

@@ -100,7 +100,7 @@ def test_a_half_written_last_line_and_lines_beyond_the_checkpoint_are_dropped(
     undisturbed: Path, tmp_path: Path
 ) -> None:
     class Enough(Exception):
-        pass
+        """The run ends here without a word."""
 
     def stop_at_30(facts: runner.Facts, record: records.RoundRecord) -> None:
         if record.round == 30:

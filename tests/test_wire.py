@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -671,17 +672,13 @@ ANY_PAYLOAD = st.builds(
 def test_any_payload_is_used_properly_or_refused_on_both_sides(name, payload, weight):
     w = world(name)
     data = exchange.seal(w.round, payload, weight)
-    try:
+    with suppress(WireError):
         _, theta, _ = w.receive(data)
         assert wire.digest(theta) == w.round.digest
-    except WireError:
-        pass
-    try:
+    with suppress(WireError):
         acc = w.add(data)
         assert torch.isfinite(acc.total).all()
         assert 0 < acc.weight <= 10_000
-    except WireError:
-        pass
 
 
 @pytest.mark.parametrize("name", METHODS)

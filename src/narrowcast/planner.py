@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from narrowcast import formats, wire
 from narrowcast.methods import Intrinsic, Method, method
+from narrowcast.methods.intrinsic import base_is_smaller
 
 ROWS = ("uncompressed", "fedavg", "static", "time-varying", "k-subspace", "k-subspace-time-varying")
 MAX_COUNT = 10**18
@@ -150,12 +151,11 @@ def _shape(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
     up = Size(d, _message([formats.by_name(made.uplink).size(d)]))
     stage, base = formats.by_name(made.downlink).size(K * d), formats.by_name("f32").size(D)
     now, dense = Size(K * d, _message([stage])), Size(D + K * d, _message([base, stage]))
-    most = wire.blocks_size([base, stage])
 
     def down(m: int) -> Size:
-        if _equal_blocks(m + 1, stage) > most:  # the rule of Intrinsic.download
+        if base_is_smaller(D, m, stage):
             return dense
-        return Size((m + 1) * K * d, _ENVELOPE + _equal_blocks(m + 1, stage))
+        return Size((m + 1) * K * d, _ENVELOPE + wire.equal_blocks_size(m + 1, stage))
 
     varies = made.refresh != 0
     return Shape(up, down if varies else lambda m: now, min(D, d * K * (epochs if varies else 1)), 1)
@@ -169,19 +169,11 @@ def _envelope() -> int:
 
 
 _ENVELOPE = _envelope()
-# Bytes before a list, by its length: msgpack has three widths, the longest list of each is measured once.
-_LIST_HEADS = [(n, len(wire.encode([None] * n)) - n) for n in (15, (1 << 16) - 1, 1 << 16)]
 
 
 def _message(data: list[int]) -> int:
     """Bytes of a message whose blocks have data of these sizes."""
     return _ENVELOPE + wire.blocks_size(data)
-
-
-def _equal_blocks(count: int, data: int) -> int:
-    """wire.blocks_size([data] * count), without the list."""
-    head = next((head for longest, head in _LIST_HEADS if count <= longest), _LIST_HEADS[-1][1])
-    return head + count * (wire.blocks_size([data]) - wire.blocks_size([]))
 
 
 _NUMBER = r"(?P<number>\d[\d_]*(?:\.[\d_]*)?(?:[eE][+-]?\d{1,3})?)\s*"

@@ -133,9 +133,9 @@ class Simulation:
             down=0,
             dropped={"no answer": len(came) - len(answering)} if len(answering) < len(came) else {},
         )
-        self._download(came, round, record)
+        data = self._download(came, round, record)
         clock = time.perf_counter()
-        theta = self._reconcile(round)
+        theta = self._reconcile(data, round)
         reconciled = time.perf_counter() - clock
         acc = method.zero(self.server)
         if len(answering):
@@ -155,25 +155,29 @@ class Simulation:
         record.peak_memory = records.peak_memory()
         return record
 
-    def _download(self, came: IndexArray, round: Round, record: RoundRecord) -> None:
-        """Count what each client is sent; equal messages are encoded once."""
+    def _download(self, came: IndexArray, round: Round, record: RoundRecord) -> bytes:
+        """Count what each client is sent, and return what the shared model lacks; each is encoded once."""
+        mine = self.method.lag(self.server, self._client.version)
+        message = exchange.send_down(self.method, self.server, round, self._client.version)
         sent: dict[Any, tuple[int, bool]] = {}
         for have in self.have[came].tolist():
             version = None if have < 0 else have
             lag = self.method.lag(self.server, version)
             if lag not in sent:
-                payload = self.method.download(self.server, version)
-                fallback = payload.kind == DENSE and not self.method.whole_model
-                sent[lag] = len(exchange.seal(round, payload)), fallback
+                data = (
+                    message if lag == mine else exchange.send_down(self.method, self.server, round, version)
+                )
+                fallback = not self.method.whole_model and wire.decode(data).payload.kind == DENSE
+                sent[lag] = len(data), fallback
             size, fallback = sent[lag]
             record.down += size
             record.down_first += size if version is None else 0
             record.down_dense += size if fallback else 0
         self.have[came] = self.server.version
+        return message
 
-    def _reconcile(self, round: Round) -> Tensor:
+    def _reconcile(self, data: bytes, round: Round) -> Tensor:
         """Theta as a client has it, from bytes, in the memory of the task's model."""
-        data = exchange.send_down(self.method, self.server, round, self._client.version)
         self._client, theta, _ = exchange.receive_down(
             self.method, self._client, data, round.run, round.key, self.task.buffer()
         )
@@ -212,10 +216,8 @@ class Simulation:
                 _, data = exchange.send_up(self.method, None, v, self._client, work.round, first, 1)
                 message = exchange.check_up(self.method, data, work.round, first)
                 acc = self.method.add_sum(acc, message.payload, sum(weights))
-            except (
-                WireError,
-                FormatError,
-            ) as error:  # our own message: only a blown-up gradient makes it bad
+            except (WireError, FormatError) as error:
+                # It is our own message: only a gradient that blew up makes it bad.
                 raise Diverged(
                     f"the gradient is not finite in round {work.round.number}: lower --lr"
                 ) from error

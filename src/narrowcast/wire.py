@@ -94,8 +94,20 @@ def block(values: Tensor, format: str = "f32", key: int = 0) -> Block:
 
 def blocks_size(data: list[int]) -> int:
     """Bytes of a list of blocks whose data have these sizes, as msgpack writes it."""
-    prefix = 1 if len(data) < 16 else 3 if len(data) < 1 << 16 else 5
-    return prefix + sum(n + (4 if n < 1 << 8 else 5 if n < 1 << 16 else 7) for n in data)
+    return _list_head(len(data)) + sum(map(_block_size, data))
+
+
+def equal_blocks_size(count: int, data: int) -> int:
+    """blocks_size([data] * count), without the list."""
+    return _list_head(count) + count * _block_size(data)
+
+
+def _list_head(count: int) -> int:
+    return 1 if count < 16 else 3 if count < 1 << 16 else 5
+
+
+def _block_size(data: int) -> int:
+    return data + (4 if data < 1 << 8 else 5 if data < 1 << 16 else 7)
 
 
 def payload(blocks: list[Block], *, kind: int = 0, stage: int = 0, route: int = 0) -> Payload:

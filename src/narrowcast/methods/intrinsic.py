@@ -129,8 +129,7 @@ class Intrinsic(Method[IntrinsicServer]):
     def download(self, server: IntrinsicServer, have: int | None) -> Payload:
         lag = self.lag(server, have)
         current = wire.block(server.sigma, self.downlink)
-        size = len(current.data)
-        if wire.blocks_size([size] * (lag + 1)) > wire.blocks_size([4 * server.base.numel(), size]):
+        if base_is_smaller(server.base.numel(), lag, len(current.data)):
             return wire.payload([wire.block(server.base), current], kind=DENSE, stage=server.stage)
         finished = [wire.block(sigma, self.downlink) for sigma in server.log[server.stage - lag :]]
         return wire.payload([*finished, current], kind=LOG, stage=server.stage)
@@ -239,3 +238,8 @@ class Intrinsic(Method[IntrinsicServer]):
             epoch=state["epoch"],
             optimiser=state["optimiser"],
         )
+
+
+def base_is_smaller(D: int, lag: int, sigma: int) -> bool:
+    """Whether base and the current Sigma (of so many bytes) take less than the lag + 1 Sigmas of the log."""
+    return wire.equal_blocks_size(lag + 1, sigma) > wire.blocks_size([4 * D, sigma])

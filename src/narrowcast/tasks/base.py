@@ -132,11 +132,11 @@ class TorchTask:
 
     def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
         """By torch.func over chunks of equal-sized batches that fit in memory; big models one by one."""
-        at_once = min(MOST_AT_ONCE, MEMORY_AT_ONCE // (4 * self.layout.size)) if self._vmap else 0
+        at_once = max(1, min(MOST_AT_ONCE, MEMORY_AT_ONCE // (4 * self.layout.size)))
         for _, same in groupby(batches, key=lambda batch: (len(batch.index), batch.key)):
-            while chunk := list(islice(same, max(1, at_once))):
+            while chunk := list(islice(same, at_once)):
                 try:
-                    rows = list(self._by_vmap(theta, chunk)) if len(chunk) > 1 else []
+                    rows = list(self._by_vmap(theta, chunk)) if self._vmap and len(chunk) > 1 else []
                 except RuntimeError:  # not every module can be vmapped: batch norm, .item(), in-place tricks
                     self._vmap, rows = False, []
                 yield from rows or (self.gradient(theta, batch) for batch in chunk)
@@ -156,7 +156,7 @@ class TorchTask:
             torch.func.grad_and_value(objective), in_dims=(None, 0, 0, 0), randomness="different"
         )
         gradients, losses = each(
-            theta, x.view(count, -1, *x.shape[1:]), y.view(count, -1, *y.shape[1:]), weight
+            theta, x.reshape(count, -1, *x.shape[1:]), y.reshape(count, -1, *y.shape[1:]), weight
         )
         yield from zip(losses.tolist(), gradients, strict=True)
 
