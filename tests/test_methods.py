@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from naive import toy
 from narrowcast import exchange, wire
 from narrowcast.exchange import Round
-from narrowcast.methods import METHODS, Diverged, Model, RoundInfo, method
+from narrowcast.flat import Layout
+from narrowcast.methods import METHODS, Diverged, RoundInfo, method
 from narrowcast.methods.base import DENSE, LOG, MAX_WEIGHT
+from narrowcast.plan import Plan
 from narrowcast.server_optim import OPTIMISERS, Adam, Momentum
-from narrowcast.simulate import Plan, Simulation
+from narrowcast.simulate import Simulation
 from narrowcast.wire import WireError
 
 RUN, KEY = b"the run.", 3
@@ -25,6 +27,15 @@ VARIANTS = list(product([1, 3], [0, "epoch", 1, 4]))  # K, refresh
 every_variant = pytest.mark.parametrize(("K", "refresh"), VARIANTS)
 both_downlinks = pytest.mark.parametrize("downlink", ["f32", "f16"])
 every_method = pytest.mark.parametrize("name", METHODS)
+
+
+# Small enough for a model of 61 parameters; each method takes what concerns it.
+SMALL = {"key": KEY, "dim": 5, "subspaces": 3, "k": 7, "sketch_rows": 3, "sketch_columns": 11, "rank": 1,
+         "seeds": 9, "clients": 6}  # fmt: skip
+
+
+def small(name, **options):
+    return method(name, **SMALL | options)
 
 
 def intrinsic(K=1, refresh=0, dim=5, **options):
@@ -48,7 +59,10 @@ class World:
     def __init__(self, method, D=61):
         self.method, self.noise = method, torch.Generator().manual_seed(0)
         self.theta0 = torch.randn(D, generator=self.noise)
-        self.server = method.server(self.theta0, None)
+        rows = D // 7
+        self.layout = Layout(("matrix", "vector"), ((rows, 5), (D - 5 * rows,)))
+        self.server = method.server(self.theta0, self.layout)
+        self.private = {}
         self.number, self.stages = 0, {0: 0}
         self.theta = method.theta(self.server)
 
@@ -56,11 +70,21 @@ class World:
     def round(self):
         return Round(RUN, KEY, self.number, self.server.version, wire.digest(self.theta))
 
-    def upload(self, client=0):
-        """The payload of a client that has today's model."""
-        v = torch.randn(self.theta0.numel(), generator=self.noise)
-        model = Model(self.server.version, getattr(self.server, "stage", 0), self.theta0)
-        return self.method.compress(None, v, model, self.round.client_key(client))[1]
+    def update(self):
+        """What a client would find: a gradient, or a slope."""
+        return torch.randn(1 if self.method.directions else self.theta0.numel(), generator=self.noise)
+
+    def today(self):
+        """The model of a client that has just come."""
+        down = self.method.download(self.server, None)
+        return self.method.reconcile(self.newcomer(), down, self.server.version)[0]
+
+    def upload(self, client=0, v=None):
+        """The payload of a client that has today's model, and keeps its private state."""
+        v, private = self.update() if v is None else v, self.private.get(client)
+        private, up = self.method.compress(private, v, self.today(), self.round.client_key(client))
+        self.private[client] = private
+        return up
 
     def step(self, clients=2, rate=0.5):
         acc = self.method.zero(self.server)
@@ -84,7 +108,7 @@ class World:
         return model
 
     def newcomer(self):
-        return self.method.newcomer(self.theta0)
+        return self.method.newcomer(self.theta0, self.layout)
 
     def behind(self, have):
         """How many stages ago the server was at version `have`; nobody was ever at an unknown version."""
@@ -173,7 +197,7 @@ def test_a_download_that_does_not_fit_the_client_is_a_wire_error(stage, blocks, 
 
 @every_method
 def test_a_client_that_trained_on_another_theta_is_refused(name):
-    world = World(method(name, dim=5, subspaces=3, key=KEY)).step()
+    world = World(small(name)).step()
     data = exchange.send_down(world.method, world.server, world.round, None)
     other = msgspec.structs.replace(wire.decode(data), digest=b"12345678")
     with pytest.raises(WireError, match="newcomer"):
@@ -219,7 +243,7 @@ def test_a_rotation_of_full_dimension_trains_like_no_compression(optimiser, kind
 
 @every_method
 def test_an_empty_round_leaves_the_state_as_it_was(name):
-    world = World(method(name, dim=5, subspaces=3, key=KEY, optimiser=Adam(), carry=True))
+    world = World(small(name, optimiser=Adam(), carry=True))
     for _ in range(7):  # in every place of an epoch
         before = raw(world.method.state(world.server)), world.round.digest
         world.step(clients=0)
@@ -257,14 +281,14 @@ RESUMABLE = [
 @pytest.mark.parametrize(("name", "options"), RESUMABLE, ids=lambda p: p if isinstance(p, str) else "")
 @pytest.mark.parametrize("pause", [0, 1, 3, 8])
 def test_restoring_a_state_goes_on_as_if_nothing_had_happened(name, options, pause):
-    one, other = (World(method(name, dim=5, subspaces=3, key=KEY, **options)) for _ in range(2))
+    one, other = (World(small(name, **options)) for _ in range(2))
     for _ in range(pause):
         one.step()
         other.step()
     file = io.BytesIO()
     torch.save(other.method.state(other.server), file)
     state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)  # tensors and numbers, nothing else
-    other.server = other.method.restore(other.theta0, None, state)
+    other.server = other.method.restore(other.theta0, other.layout, state)
     other.theta = other.method.theta(other.server)
     for _ in range(8):
         assert raw(other.method.state(other.server)) == raw(one.method.state(one.server))
@@ -309,7 +333,7 @@ def test_without_carry_a_new_subspace_starts_from_nothing(optimiser):
 @every_method
 @both_downlinks
 def test_a_step_that_overflows_is_diverged(name, downlink):
-    world = World(method(name, dim=5, subspaces=1, key=KEY, downlink=downlink))
+    world = World(small(name, downlink=downlink))
     with pytest.raises(Diverged):
         world.step(rate=3e38).step(rate=3e38)
 
@@ -319,7 +343,7 @@ def test_a_step_that_overflows_is_diverged(name, downlink):
 
 @every_method
 def test_a_weight_is_capped_and_must_be_positive(name):
-    world = World(method(name, dim=5, subspaces=3, key=KEY)).step()
+    world = World(small(name)).step()
     up, zero = world.upload(), world.method.zero
     most = world.method.add(zero(world.server), up, MAX_WEIGHT)
     for weight in (MAX_WEIGHT + 1, 1e30):
@@ -381,7 +405,7 @@ HOSTILE = {
     ],
 )
 def test_a_hostile_upload_is_a_wire_error_and_leaves_the_sum_as_it_was(name, change):
-    world = World(method(name, dim=5, subspaces=3, key=KEY, refresh=1)).step()
+    world = World(small(name, refresh=1)).step()
     method_, server, round = world.method, world.server, world.round
     acc = method_.zero(server)
     for client in (0, 0):  # something is in the sum already
@@ -405,7 +429,7 @@ def test_a_hostile_upload_is_a_wire_error_and_leaves_the_sum_as_it_was(name, cha
     ids=lambda change: next(iter(change)),
 )  # fmt: skip
 def test_an_upload_that_belongs_elsewhere_is_a_wire_error(name, change):
-    world = World(method(name, dim=5, subspaces=3, key=KEY)).step()
+    world = World(small(name)).step()
     acc = world.method.zero(world.server)
     message = wire.decode(exchange.seal(world.round, world.upload(0), weight=1))
     bad = wire.encode(msgspec.structs.replace(message, **change))

@@ -20,11 +20,11 @@ D = 500
 def trained(name: str, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     """A model after a few steps on random updates, saved to `path`: (theta0, theta)."""
     options = MethodOptions(key=5, dim=20, subspaces=3, refresh=2)
-    method = METHODS[name](options)
+    method, layout = METHODS[name].make(options), Layout(("w", "b"), ((48, 10), (20,)))
     generator = torch.Generator().manual_seed(1)
     theta0 = torch.randn(D, generator=generator)
-    server = method.server(theta0, Layout(("w",), ((D,),)))
-    model = method.newcomer(theta0)
+    server = method.server(theta0, layout)
+    model = method.newcomer(theta0, layout)
     for number in range(5):
         model, _ = method.reconcile(model, method.download(server, model.version), server.version)
         acc = method.zero(server)
@@ -32,7 +32,7 @@ def trained(name: str, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
             _, up = method.compress(None, torch.randn(D, generator=generator), model, key)
             acc = method.add(acc, up, 1.0)
         server = method.step(server, acc, RoundInfo(number, 0, False, 0.1))
-    modelfile.save(path, name, options, method, server, theta0)
+    modelfile.save(path, name, options, server, theta0, layout)
     return theta0, method.theta(server).clone()
 
 
@@ -85,11 +85,12 @@ def test_a_file_that_claims_a_huge_model_allocates_nothing(tmp_path: Path) -> No
     theta0, _ = trained("static", tmp_path / "m")
     model = modelfile.read(tmp_path / "m")
     replace = msgspec.structs.replace
-    huge = replace(model, parameters=1 << 50, settings=replace(model.settings, dim=1 << 50))
+    large = Layout(("w",), ((1 << 50,),))
+    huge = replace(model, layout=large, settings={**model.settings, "dim": 1 << 50})
     (tmp_path / "huge").write_bytes(msgspec.msgpack.encode(huge))
     with pytest.raises(ValueError, match="another theta0"):
         modelfile.load(tmp_path / "huge", theta0)
-    wide = replace(model, settings=replace(model.settings, subspaces=4000, dim=1 << 45))
+    wide = replace(model, settings={**model.settings, "subspaces": 4000, "dim": 1 << 45})
     (tmp_path / "wide").write_bytes(msgspec.msgpack.encode(wide))
     with pytest.raises(WireError):
         modelfile.load(tmp_path / "wide", theta0)

@@ -15,9 +15,10 @@ from narrowcast import exchange, planner, wire
 from narrowcast.exchange import Round
 from narrowcast.flat import Layout
 from narrowcast.methods import RoundInfo, method
+from narrowcast.plan import Plan
 from narrowcast.planner import ROWS, lags, parse_count, parse_rate, plan
 from narrowcast.report.units import format_bytes, format_count, format_seconds
-from narrowcast.simulate import Plan, Simulation
+from narrowcast.simulate import Simulation
 from narrowcast.tasks.base import TorchTask
 from narrowcast.tasks.partition import iid
 

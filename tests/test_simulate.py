@@ -18,10 +18,11 @@ from narrowcast import exchange, wire
 from narrowcast.exchange import Round
 from narrowcast.methods import METHODS, Diverged, method
 from narrowcast.methods.base import DENSE
+from narrowcast.plan import Plan
 from narrowcast.random import MASK64
 from narrowcast.sampling import Cohorts
 from narrowcast.server_optim import Momentum
-from narrowcast.simulate import Plan, Simulation, simulate
+from narrowcast.simulate import Simulation, simulate
 from narrowcast.tasks.base import TorchTask
 from narrowcast.tasks.partition import iid
 from narrowcast.wire import WireError

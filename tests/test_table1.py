@@ -20,8 +20,9 @@ from naive import toy
 from narrowcast import exchange, wire
 from narrowcast.exchange import Round
 from narrowcast.methods import RoundInfo, method
+from narrowcast.plan import Plan
 from narrowcast.sampling import Cohorts
-from narrowcast.simulate import Plan, Simulation
+from narrowcast.simulate import Simulation
 
 E, d, K, N, KEY = 5, 4, 3, 12, 7
 RUN = b"table 1."

@@ -532,7 +532,7 @@ def test_another_route_than_the_clients_own_is_refused(name):
     w = world(name)
     route = w.method.route(w.round.client_key(0))
     for other in (*(set(range(K)) - {route}), K, 2**32 - 1):
-        with pytest.raises(WireError, match=f"client 0 used subspace {other}, not {route}"):
+        with pytest.raises(WireError, match=f"client 0 took route {other}, not {route}"):
             w.add(w.rewritten(w.upload(), route=u32(other)))
 
 
@@ -542,7 +542,7 @@ def test_the_upload_of_a_client_on_another_route_is_refused(name):
     routes = {w.method.route(w.round.client_key(c)): c for c in range(20)}
     a, b = list(routes.values())[:2]
     w.add(w.upload(client=a), client=a)
-    with pytest.raises(WireError, match=f"client {b} used subspace"):
+    with pytest.raises(WireError, match=f"client {b} took route"):
         w.add(w.upload(client=a), client=b)
 
 
@@ -647,7 +647,7 @@ def test_a_download_for_an_earlier_stage_without_blocks_is_refused():
     """It once met an unpacking of nothing instead of a check."""
     w = world("time-varying")
     assert w.model.stage == 1
-    with pytest.raises(WireError, match="without numbers"):
+    with pytest.raises(WireError, match="sent no numbers"):
         w.receive(w.rewritten(w.download(), kind=LOG, stage=u32(0), blocks=[]))
 
 

@@ -7,8 +7,9 @@ regenerated from a seed on both sides.
 from narrowcast.flat import FlatParameters, Layout
 from narrowcast.methods import METHODS, Diverged, Method, method
 from narrowcast.modelfile import load as load_model
+from narrowcast.plan import Plan
 from narrowcast.records import RoundRecord
-from narrowcast.simulate import Plan, Simulation, simulate
+from narrowcast.simulate import Simulation, simulate
 from narrowcast.subspaces import KINDS, Subspace, SubspaceSpec, subspace
 from narrowcast.tasks.base import Batch, Task, TorchTask
 from narrowcast.tasks.partition import Partition, by_class, dirichlet, iid, natural

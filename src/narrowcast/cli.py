@@ -134,8 +134,8 @@ def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:
 
 def _folder_name(config: RunConfig | None) -> str:
     assert config is not None
-    dim = "" if config.build_method().whole_model else f"-d{config.dim}"
-    return f"{config.task}-{config.method}{dim}-s{config.seed}"
+    parts = [config.task, config.method, config.build_method().setting.replace("=", ""), f"s{config.seed}"]
+    return "-".join(filter(None, parts))
 
 
 @app.command()

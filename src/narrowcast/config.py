@@ -26,9 +26,9 @@ from pydantic import (
 from narrowcast import random
 from narrowcast.formats import FORMATS
 from narrowcast.methods import METHODS, Method, MethodOptions
+from narrowcast.plan import Plan
 from narrowcast.random import Key, Purpose
 from narrowcast.server_optim import OPTIMISERS
-from narrowcast.simulate import Plan
 from narrowcast.subspaces import KINDS
 from narrowcast.tasks import TASKS
 from narrowcast.tasks.options import TaskOptions
@@ -73,6 +73,20 @@ class RunConfig(BaseModel):
     uplink: str = Field("f32", description="numbers of an upload: " + ", ".join(f.name for f in FORMATS))
     downlink: Literal["f32", "f16"] = Field("f32", description="numbers of a download")
 
+    k: Positive | None = Field(
+        None, description="coordinates in an upload of topk, fetchsgd, stc, dgc, ef21 (default: D/100)"
+    )
+    error_feedback: bool = Field(
+        True, description="clients keep what they could not send (topk, stc, powersgd)"
+    )
+    warmup: Annotated[int, Field(ge=0)] = Field(0, description="dgc: rounds until k is reached")
+    sketch_rows: Annotated[int, Field(ge=1, le=64)] = Field(5, description="fetchsgd: rows of the sketch")
+    sketch_columns: Positive | None = Field(None, description="fetchsgd: its columns (default: D/20)")
+    rank: Annotated[int, Field(ge=1, le=1024)] = Field(2, description="of powersgd and random-low-rank")
+    levels: Annotated[int, Field(ge=1, le=127)] = Field(1, description="qsgd: steps between 0 and the norm")
+    seeds: Annotated[int, Field(ge=1, le=1 << 16)] = Field(1024, description="fedkseed: K directions")
+    epsilon: Annotated[float, Field(gt=0, le=1)] = Field(1e-3, description="fedkseed: how far a probe goes")
+
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         1.0, description="peak learning rate of the server"
     )
@@ -101,6 +115,9 @@ class RunConfig(BaseModel):
     )
     local_lr: Annotated[float, Field(gt=0)] | None = Field(
         None, description="rate of local steps (default: the round's)"
+    )
+    prox: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="FedProx's mu, against walking away in local steps (fedprox: 0.1, others: 0)"
     )
     weighting: Literal["clients", "examples"] = Field("clients", description="what an update weighs")
     evaluate_every: Annotated[int, Field(ge=0)] | None = Field(
@@ -158,7 +175,7 @@ class RunConfig(BaseModel):
     def label(self) -> str:
         if self.name:
             return self.name
-        return self.method if self.build_method().whole_model else f"{self.method} d={self.dim}"
+        return f"{self.method} {self.build_method().setting}".rstrip()
 
     def agrees_with(self, resolved: RunConfig) -> bool:
         """Whether a resolved configuration may have come from this one."""
@@ -181,10 +198,11 @@ class RunConfig(BaseModel):
             validation=self.validation,
         )
 
-    def method_options(self) -> MethodOptions:
+    def method_options(self, clients: int = 1) -> MethodOptions:
         betas = {} if self.optimiser == "sgd" else {"beta": self.momentum}
         return MethodOptions(
             key=self.key,
+            clients=clients,
             dim=self.dim,
             subspaces=self.subspaces,
             refresh=self.refresh if self.refresh == "epoch" else int(self.refresh),
@@ -194,10 +212,21 @@ class RunConfig(BaseModel):
             unbiased=self.convention == "unbiased",
             uplink=self.uplink,
             downlink=self.downlink,
+            k=self.k,
+            error_feedback=self.error_feedback,
+            momentum=self.momentum,
+            warmup=self.warmup,
+            sketch_rows=self.sketch_rows,
+            sketch_columns=self.sketch_columns,
+            rank=self.rank,
+            levels=self.levels,
+            seeds=self.seeds,
+            epsilon=self.epsilon,
         )
 
-    def build_method(self) -> Method[Any]:
-        return METHODS[self.method](self.method_options())
+    def build_method(self, clients: int = 1) -> Method[Any]:
+        """The method for a task with so many clients."""
+        return METHODS[self.method].make(self.method_options(clients))
 
     def plan(self, clients: int, run: bytes) -> Plan:
         """The plan for a task with so many clients."""
@@ -218,6 +247,7 @@ class RunConfig(BaseModel):
             local_steps=self.local_steps,
             local_batch=self.local_batch,
             local_lr=self.local_lr,
+            prox=self.prox,
             weighting=self.weighting,
             evaluate_every=per_epoch if self.evaluate_every is None else self.evaluate_every,
             per_client=self.per_client,

@@ -95,6 +95,8 @@ def receive_up(
 def check_up(method: Method[Any], data: bytes, round: Round, client: int) -> Message:
     """The message, if it is this run's, this round's, from this theta, by the route this client must take."""
     message = _decode(data, round.run)
+    if not message.payload.blocks:
+        raise WireError(f"client {client} sent no numbers")
     number, version = wire.number(message.round), wire.number(message.version)
     if (number, version) != (round.number, round.version):
         raise WireError(
@@ -105,7 +107,7 @@ def check_up(method: Method[Any], data: bytes, round: Round, client: int) -> Mes
         raise WireError(f"client {client} trained on a theta that is not the server's")
     expected = method.route(round.client_key(client))
     if wire.number(message.payload.route) != expected:
-        raise WireError(f"client {client} used subspace {wire.number(message.payload.route)}, not {expected}")
+        raise WireError(f"client {client} took route {wire.number(message.payload.route)}, not {expected}")
     return message
 
 
@@ -113,6 +115,4 @@ def _decode(data: bytes, run: bytes) -> Message:
     message = wire.decode(data)
     if message.run != run:
         raise WireError("a message of another run")
-    if not message.payload.blocks:
-        raise WireError("a message without numbers")
     return message

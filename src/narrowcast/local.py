@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from narrowcast import random
+from narrowcast.methods.base import Directions
 from narrowcast.random import Key, Purpose
 from narrowcast.tasks.base import Batch, Task
 from narrowcast.tasks.partition import IndexArray
@@ -23,11 +24,17 @@ Group = list[tuple[int, Key]]  # clients, each with its key of the round
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains: steps, examples a step (0: all it has), rate (used when steps > 1)."""
+    """How a client trains: steps, examples a step (0: all it has), rate (used when steps > 1).
+
+    `prox` is FedProx's mu: every local gradient gets mu (theta_local - theta). With `directions` the client
+    takes no gradient at all: v is the slopes of its loss along them, one a step.
+    """
 
     steps: int = 1
     batch: int = 0
     rate: float = 0.0
+    prox: float = 0.0
+    directions: Directions | None = None
 
 
 def examples(task: Task, client: int, size: int, key: Key, step: int) -> IndexArray:
@@ -65,6 +72,10 @@ def client_updates(
     Single gradients are taken in chunks by the task (`gradients`). Several steps run client by client in the
     memory of the task's model, where one client's weights stay in the cache; theta must lie elsewhere.
     """
+    if local.directions is not None:
+        for client, key in group:
+            yield _slopes(task, theta, client, key, local, local.directions, augment)
+        return
     if local.steps == 1:
         yield from task.gradients(theta, [_batch(task, c, local, k, augment, 0) for c, k in group])
         return
@@ -72,9 +83,28 @@ def client_updates(
         here, losses = task.buffer().copy_(theta), 0.0
         for step in range(local.steps):
             loss, gradient = task.gradient(here, _batch(task, client, local, key, augment, step))
+            if local.prox:
+                gradient.add_(here - theta, alpha=local.prox)
             here.sub_(gradient, alpha=local.rate)
             losses += loss
         yield losses / local.steps, (theta - here) / local.rate
+
+
+def _slopes(
+    task: Task, theta: Tensor, client: int, key: Key, local: Local, directions: Directions, augment: Key
+) -> tuple[float, Tensor]:
+    """(loss, slopes (steps,)): z_s . gradient by central differences, walking on along z_s after each."""
+    here, slopes, losses = task.buffer().copy_(theta), torch.zeros(local.steps), 0.0
+    for step in range(local.steps):
+        batch, epsilon = _batch(task, client, local, key, augment, step), directions.epsilon
+        directions.add(here, key, step, epsilon)
+        above = task.loss(here, batch)
+        directions.add(here, key, step, -2 * epsilon)
+        below = task.loss(here, batch)
+        slope = (above - below) / (2 * epsilon)
+        directions.add(here, key, step, epsilon - (local.rate * slope if local.steps > 1 else 0.0))
+        slopes[step], losses = slope, losses + (above + below) / 2
+    return losses / local.steps, slopes
 
 
 def _batch(task: Task, client: int, local: Local, key: Key, augment: Key, step: int) -> Batch:

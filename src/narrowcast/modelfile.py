@@ -6,36 +6,25 @@ and two digests beside it. Rebuilding is reconciling: the server's weights, bit 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
 from torch import Tensor
 
 from narrowcast import files, wire
-from narrowcast.methods import METHODS, Method, MethodOptions, Server
+from narrowcast.flat import Layout
+from narrowcast.methods import METHODS, MethodOptions, Server
 from narrowcast.wire import Payload, WireError
 
 MAGIC = "narrowcast model 1"
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What rebuilding depends on: see `MethodOptions`."""
-
-    key: Annotated[int, Meta(ge=0)]
-    dim: Annotated[int, Meta(ge=1)]
-    subspaces: Annotated[int, Meta(ge=1, le=4096)]
-    refresh: int | str
-    subspace: str
-    downlink: str
-
-
 class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     magic: str
     method: str
-    settings: Settings
-    parameters: int  # D
+    settings: dict[str, int | float | str | bool | None]  # of MethodOptions, but for the optimiser
+    layout: Layout  # of the D parameters
     version: int
     theta0: bytes  # digest of where training started
     theta: bytes  # digest of the model
@@ -46,15 +35,15 @@ _decoder = msgspec.msgpack.Decoder(ModelFile)
 
 
 def save(
-    path: Path, name: str, options: MethodOptions, method: Method[Any], server: Server, theta0: Tensor
+    path: Path, name: str, options: MethodOptions, server: Server, theta0: Tensor, layout: Layout
 ) -> None:
-    """Write the server's model."""
-    settings = Settings(**{name: getattr(options, name) for name in Settings.__struct_fields__})
+    """Write the server's model, trained by the method of this name with these options."""
+    method = METHODS[name].make(options)
     model = ModelFile(
         MAGIC,
         name,
-        settings,
-        theta0.numel(),
+        {field.name: getattr(options, field.name) for field in fields(options) if field.name != "optimiser"},
+        layout,
         server.version,
         wire.digest(theta0),
         wire.digest(method.theta(server)),
@@ -78,17 +67,16 @@ def read(path: Path) -> ModelFile:
 
 def rebuild(model: ModelFile, theta0: Tensor) -> Tensor:
     """theta (D,) from the theta0 it was trained from; both are checked by their digests."""
-    if theta0.numel() != model.parameters or wire.digest(theta0) != model.theta0:
+    if theta0.numel() != model.layout.size or wire.digest(theta0) != model.theta0:
         raise ValueError(
-            f"this model was trained from another theta0 (of {model.parameters} parameters): "
+            f"this model was trained from another theta0 (of {model.layout.size} parameters): "
             "build the module with the seed, width and weights of its run"
         )
-    settings = msgspec.structs.asdict(model.settings)
     try:
-        method = METHODS[model.method](MethodOptions(**settings))
+        method = METHODS[model.method].make(MethodOptions(**model.settings))  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise WireError(f"the model file's settings are wrong: {error}") from None
-    _, theta = method.reconcile(method.newcomer(theta0), model.payload, model.version)
+    _, theta = method.reconcile(method.newcomer(theta0, model.layout), model.payload, model.version)
     if wire.digest(theta) != model.theta:
         raise WireError("the rebuilt weights do not have the digest in the file: it is damaged")
     return theta

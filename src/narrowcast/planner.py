@@ -20,8 +20,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from narrowcast import formats, wire
-from narrowcast.methods import Intrinsic, Method, method
-from narrowcast.methods.intrinsic import base_is_smaller
+from narrowcast.methods import Method, method
+from narrowcast.methods.intrinsic import Intrinsic, base_is_smaller
 
 ROWS = ("uncompressed", "fedavg", "static", "time-varying", "k-subspace", "k-subspace-time-varying")
 MAX_COUNT = 10**18

@@ -2,7 +2,7 @@
 
     config.toml      the resolved configuration         facts.json    what the task turned out to be
     records.jsonl    a line a round                     checkpoint.pt the state to go on from
-    model.narrowcast the exported model, at the end
+    model.narrowcast the exported model, at the end     private/      what clients keep, until then
 
 The order of writing makes a kill harmless: records reach the disk before the checkpoint that counts them, and
 a resumed run drops whatever lines lie beyond its checkpoint.
@@ -11,6 +11,7 @@ a resumed run drops whatever lines lie beyond its checkpoint.
 from __future__ import annotations
 
 import io
+import shutil
 import signal
 import threading
 import time
@@ -29,10 +30,12 @@ from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
 from narrowcast.kernels import pool
 from narrowcast.records import RoundRecord
 from narrowcast.simulate import Simulation
+from narrowcast.store import ClientStore
 from narrowcast.tasks import build
 
 CHECKPOINT_SECONDS = 20.0
 SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the first
+PRIVATE = "private"  # a folder for what the clients keep, while the run is going on
 FILES = ("config.toml", "facts.json", "records.jsonl", "checkpoint.pt", "model.narrowcast")
 
 
@@ -72,11 +75,14 @@ def start(config: RunConfig, folder: Path, on_record: OnRecord | None = None, fo
         )
     if (folder / "config.toml").exists() and not is_run(folder):
         raise ConfigError(f"{folder} has a config.toml that no run has written: choose another --out")
-    run = _prepare(config)  # whatever is wrong with the settings or the data is said before a file is written
+    run = _prepare(
+        config, folder
+    )  # whatever is wrong with the settings or the data is said before a file is written
     folder.mkdir(parents=True, exist_ok=True)
     with files.locked(folder):
         for name in FILES:
             (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / PRIVATE, ignore_errors=True)
         files.write_atomically(folder / "facts.json", msgspec.json.format(msgspec.json.encode(run.facts)))
         files.write_atomically(folder / "config.toml", to_toml(run.config))
         return _go(run, folder, on_record)
@@ -88,7 +94,7 @@ def resume(folder: Path, on_record: OnRecord | None = None) -> Path:
     with files.locked(folder):
         if finished(folder):
             return folder
-        run = _prepare(config)
+        run = _prepare(config, folder)
         before = load_facts(folder)
         if (run.facts.theta0, run.facts.clients, run.facts.rounds) != (
             before.theta0,
@@ -150,24 +156,26 @@ class _Run:
     id: bytes
 
 
-def _prepare(config: RunConfig) -> _Run:
+def _prepare(config: RunConfig, folder: Path) -> _Run:
     from narrowcast import __version__
 
     task = build(config.task, config.task_options())
     theta0 = task.theta0()
-    method = config.build_method()
+    method = config.build_method(len(task.clients))
     plan = config.plan(len(task.clients), b"\0" * 8)
     config = config.model_copy(
         update={
             "cohort": plan.cohort,
             "evaluate_every": plan.evaluate_every,
             "local_steps": plan.local_steps or method.local_steps,
+            "prox": method.prox if plan.prox is None else plan.prox,
             "clients": len(task.clients),
             "threads": config.threads or (1 if theta0.numel() < SMALL_MODEL else pool.default_threads()),
         }
     )
     run = exchange.run_id(to_toml(config) + wire.digest(theta0))
-    simulation = Simulation(task, method, replace(plan, run=run))
+    store = ClientStore(folder / PRIVATE)
+    simulation = Simulation(task, method, replace(plan, run=run), store)
     facts = Facts(
         label=config.label,
         task=config.task,
@@ -187,38 +195,30 @@ def _prepare(config: RunConfig) -> _Run:
 
 
 def _go(run: _Run, folder: Path, on_record: OnRecord | None) -> Path:
-    """Rounds to the end, with checkpoints. A checkpoint is written when the round after it went well."""
+    """Rounds to the end, with checkpoints."""
     simulation, config = run.simulation, run.config
     assert config.threads is not None
     torch.set_num_threads(config.threads)
     pool.set_threads(config.threads)
     with (folder / "records.jsonl").open("ab") as log, _interrupts() as stop:
+        checkpoints = _Checkpoints(simulation, run.id, folder, log)
         if simulation.round == 0:
-            _checkpoint(simulation.state(), run.id, folder, log)
-        saved, held = time.monotonic(), None
+            checkpoints.write(simulation.state())
         for record in simulation:
-            if held is not None:
-                _checkpoint(held, run.id, folder, log)
-                saved, held = time.monotonic(), None
+            checkpoints.went_well()
             log.write(records.to_line(record))
             log.flush()
             if on_record:
                 on_record(run.facts, record)
-            if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                held = simulation.state()
+            checkpoints.take_if_due()
             if stop.is_set():
                 break
-        _checkpoint(simulation.state(), run.id, folder, log)
+        checkpoints.write(simulation.state())
     if simulation.round == simulation.rounds:
-        method, theta0 = simulation.method, simulation.theta0
-        modelfile.save(
-            folder / "model.narrowcast",
-            config.method,
-            config.method_options(),
-            method,
-            simulation.server,
-            theta0,
-        )
+        options = config.method_options(len(simulation.task.clients))
+        path, layout = folder / "model.narrowcast", simulation.task.layout
+        modelfile.save(path, config.method, options, simulation.server, simulation.theta0, layout)
+        shutil.rmtree(folder / PRIVATE, ignore_errors=True)
     if stop.is_set():
         raise Interrupted(f"stopped after round {simulation.round} of {simulation.rounds}")
     return folder
@@ -255,11 +255,32 @@ def _restore(run: _Run, folder: Path, on_record: OnRecord | None) -> None:
             on_record(run.facts, record)
 
 
-def _checkpoint(state: dict[str, Any], run: bytes, folder: Path, log: io.BufferedWriter) -> None:
-    files.sync(log)
-    buffer = io.BytesIO()
-    torch.save({"run": run.hex(), "simulation": state}, buffer)
-    files.write_atomically(folder / "checkpoint.pt", buffer.getvalue())
+class _Checkpoints:
+    """Taken when due, written when the round after went well: one that leads to ruin is never kept."""
+
+    def __init__(self, simulation: Simulation, run: bytes, folder: Path, log: io.BufferedWriter) -> None:
+        self.simulation, self.run, self.folder, self.log = simulation, run, folder, log
+        self.held: dict[str, Any] | None = None
+        self.due = time.monotonic() + CHECKPOINT_SECONDS
+
+    def take_if_due(self) -> None:
+        started = time.monotonic()
+        if self.held is None and started > self.due:
+            self.held = self.simulation.state()
+            took = time.monotonic() - started  # clients' states may be gigabytes: a tenth of the time at most
+            self.due = started + max(CHECKPOINT_SECONDS, 10 * took)
+
+    def went_well(self) -> None:
+        if self.held is not None:
+            self.write(self.held)
+            self.held = None
+
+    def write(self, state: dict[str, Any]) -> None:
+        files.sync(self.log)
+        buffer = io.BytesIO()
+        torch.save({"run": self.run.hex(), "simulation": state}, buffer)
+        files.write_atomically(self.folder / "checkpoint.pt", buffer.getvalue())
+        self.simulation.settle(state)
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,52 +26,16 @@ from narrowcast.exchange import Round
 from narrowcast.formats import FormatError
 from narrowcast.local import Group, Local, client_updates, summed_update
 from narrowcast.methods.base import DENSE, Accumulator, Diverged, Method, RoundInfo, capped
+from narrowcast.plan import Plan
 from narrowcast.random import Key, Purpose
 from narrowcast.records import RoundRecord
 from narrowcast.sampling import Cohorts, schedule
+from narrowcast.store import ClientStore
 from narrowcast.tasks.base import Task
 from narrowcast.tasks.partition import IndexArray
 from narrowcast.wire import WireError
 
 MAX_U32 = (1 << 32) - 1
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long, how many, how fast. `epochs` and `rounds`: the first to be reached ends the run."""
-
-    cohort: int
-    lr: float
-    epochs: float | None = None
-    rounds: int | None = None
-    schedule: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 1.0)])
-    sampling: str = "epoch"
-    participation: float = 1.0
-    dropout: float = 0.0
-    local_steps: int | None = None  # None: what the method takes by default
-    local_batch: int = 0
-    local_lr: float | None = None  # None: the rate of the round
-    weighting: str = "clients"
-    evaluate_every: int = 0  # rounds; 0: once, at the end
-    per_client: bool = False
-    key: Key = 0
-    run: bytes = b"\0" * 8
-
-    def __post_init__(self) -> None:
-        if self.epochs is None and self.rounds is None:
-            raise ValueError("say how long to train: epochs or rounds")
-        if (self.epochs is not None and not self.epochs > 0) or (self.rounds is not None and self.rounds < 1):
-            raise ValueError(f"epochs and rounds must be positive, got {self.epochs} and {self.rounds}")
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise ValueError(f"lr must be a positive number, got {self.lr}")
-        if self.weighting not in ("clients", "examples"):
-            raise ValueError(f"weighting must be 'clients' or 'examples', got {self.weighting!r}")
-        if self.local_steps is not None and self.local_steps < 1:
-            raise ValueError(f"local_steps must be at least 1, got {self.local_steps}")
-        if self.local_lr is not None and not (math.isfinite(self.local_lr) and self.local_lr > 0):
-            raise ValueError(f"local_lr must be a positive number, got {self.local_lr}")
-        if any(a >= b for (a, _), (b, _) in pairwise(self.schedule)) or not self.schedule:
-            raise ValueError(f"the knots of a schedule must rise in epochs, got {self.schedule}")
 
 
 @dataclass(frozen=True)
@@ -88,7 +51,7 @@ class Work:
 class Simulation:
     """A run in progress: iterate for one record a round; `state` and `restore` to stop and go on."""
 
-    def __init__(self, task: Task, method: Method[Any], plan: Plan) -> None:
+    def __init__(self, task: Task, method: Method[Any], plan: Plan, store: ClientStore | None = None) -> None:
         self.task, self.method, self.plan = task, method, plan
         self.cohorts = Cohorts(
             len(task.clients), plan.cohort, plan.key, plan.sampling, plan.participation, plan.dropout
@@ -99,9 +62,9 @@ class Simulation:
         self.theta0 = task.theta0()
         self.server = method.server(self.theta0, task.layout)
         self.have: IndexArray = np.full(len(task.clients), -1, np.int64)
-        self.private: dict[int, Any] = {}
+        self.store = ClientStore() if store is None else store
         self.round = 0
-        self._client = method.newcomer(self.theta0)
+        self._client = method.newcomer(self.theta0, task.layout)
         self._theta = method.theta(self.server, torch.empty_like(self.theta0))
 
     @property
@@ -186,15 +149,20 @@ class Simulation:
     def _work(self, theta: Tensor, round: Round, rate: float) -> Work:
         plan = self.plan
         steps = plan.local_steps or self.method.local_steps
-        if steps > 1:
+        if steps > 1 or self.method.directions:
             theta = theta.clone()  # local steps run in the memory of the task's model
-        local = Local(steps, plan.local_batch, plan.local_lr or rate or plan.lr)
+        prox = self.method.prox if plan.prox is None else plan.prox
+        local_rate = plan.local_lr or rate or plan.lr
+        local = Local(steps, plan.local_batch, local_rate, prox, self.method.directions)
         return Work(round, theta, local, random.derive(plan.key, Purpose.AUGMENT, round.number))
 
     def _train(self, work: Work, clients: IndexArray, acc: Accumulator, record: RoundRecord) -> Accumulator:
         """Updates of all clients, compressed, sent and added up; bytes and loss go into the record."""
         group = list(zip(clients.tolist(), work.round.client_keys(clients), strict=True))
-        together = self.method.linear and not self.plan.per_client
+        method = self.method
+        together = (
+            method.linear and not method.stateful and not method.directions and not self.plan.per_client
+        )
         acc, losses, weight = (self._sum_by_route if together else self._one_by_one)(work, group, acc, record)
         record.loss = losses / weight if weight else None
         return acc
@@ -215,7 +183,7 @@ class Simulation:
             try:
                 _, data = exchange.send_up(self.method, None, v, self._client, work.round, first, 1)
                 message = exchange.check_up(self.method, data, work.round, first)
-                acc = self.method.add_sum(acc, message.payload, sum(weights))
+                acc = self.method.add_sum(acc, message.payload, sum(weights), len(members))
             except (WireError, FormatError) as error:
                 # It is our own message: only a gradient that blew up makes it bad.
                 raise Diverged(
@@ -231,14 +199,14 @@ class Simulation:
         self, work: Work, group: Group, acc: Accumulator, record: RoundRecord
     ) -> tuple[Accumulator, float, float]:
         """Clients as a server meets them: what one sends may be refused, and is then counted as dropped."""
-        losses, weight, seen = 0.0, 0.0, set[int]()
+        losses, weight, seen, lost = 0.0, 0.0, set[int](), self.store.lost
         updates = client_updates(self.task, work.theta, group, work.local, work.augment)
         for (client, _), (loss, v) in zip(group, updates, strict=True):
             self._check(loss, work.round)
             claim = self._weight(client)
             try:
                 private, data = exchange.send_up(
-                    self.method, self.private.get(client), v, self._client, work.round, client, claim
+                    self.method, self.store.get(client), v, self._client, work.round, client, claim
                 )
                 record.up += len(data)
                 acc = exchange.receive_up(self.method, acc, data, work.round, client, seen)
@@ -246,10 +214,11 @@ class Simulation:
                 record.dropped["refused"] = record.dropped.get("refused", 0) + 1
                 continue
             if private is not None:
-                self.private[client] = private
+                self.store.put(client, private)
             record.clients += 1
             losses += loss * capped(claim)
             weight += capped(claim)
+        record.lost = self.store.lost - lost
         if group and not weight:
             raise Diverged(f"every update of round {work.round.number} was refused: lower --lr")
         return acc, losses, weight
@@ -271,8 +240,12 @@ class Simulation:
             "round": self.round,
             "server": self.method.state(self.server),
             "have": torch.from_numpy(self.have.copy()),
-            "private": dict(self.private),
+            "private": self.store.snapshot(),
         }
+
+    def settle(self, state: dict[str, Any]) -> None:
+        """This `state` is safe on disk: what only earlier ones need may go."""
+        self.store.settle(state["private"])
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken: the rounds that follow are those of an undisturbed run."""
@@ -281,8 +254,8 @@ class Simulation:
         self.round = state["round"]
         self.server = self.method.restore(self.theta0, self.task.layout, state["server"])
         self.have = state["have"].numpy().copy()
-        self.private = dict(state["private"])
-        self._client = self.method.newcomer(self.theta0)
+        self.store.restore(state["private"])
+        self._client = self.method.newcomer(self.theta0, self.task.layout)
         self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from narrowcast.formats import FORMATS, FormatError, by_name
 
 FORMAT_VERSION = 1
+RAW = 127  # the format of a block that holds a code of its own (indices, signs), see `codes`
 MAX_BLOCKS = 1 << 20  # an empty block is 4 bytes on the link and 56 in memory: this bounds the difference
 Small = Annotated[int, Meta(ge=0, le=127)]  # one byte in msgpack
 Bytes4 = Annotated[bytes, Meta(min_length=4, max_length=4)]
@@ -34,6 +35,12 @@ class Block(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     format: Small
     data: bytes
+
+    def raw(self) -> bytes:
+        """The bytes of a block that is no list of numbers."""
+        if self.format != RAW:
+            raise WireError(f"expected a coded block (format {RAW}), got one of format {self.format}")
+        return self.data
 
     def numbers(self, count: int) -> Tensor:
         """The `count` numbers of this block, float32; anything but `count` finite numbers is refused."""
@@ -90,6 +97,11 @@ def block(values: Tensor, format: str = "f32", key: int = 0) -> Block:
     """Encode a tensor of finite float32 numbers; `key` decides how lossy formats round."""
     codec = by_name(format)
     return Block(FORMATS.index(codec), codec.pack(values.detach().contiguous().numpy().reshape(-1), key))
+
+
+def raw(data: bytes) -> Block:
+    """A block of bytes that a code of its own has written."""
+    return Block(RAW, data)
 
 
 def blocks_size(data: list[int]) -> int:

@@ -1,14 +1,19 @@
-"""The table of methods: the one place that maps a name to a class."""
+"""The table of methods: the one place that maps a name to a class, and to what is said of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from narrowcast.methods.base import Diverged, Method, Model, RoundInfo, Server
+from narrowcast.methods import fedavg, fedprox, intrinsic, signsgd, topk, uncompressed
+from narrowcast.methods.about import About
+from narrowcast.methods.base import Diverged, Method, Model, Private, RoundInfo, Server
 from narrowcast.methods.fedavg import FedAvg
+from narrowcast.methods.fedprox import FedProx
 from narrowcast.methods.intrinsic import Intrinsic
+from narrowcast.methods.signsgd import SignSGD
+from narrowcast.methods.topk import TopK
 from narrowcast.methods.uncompressed import Uncompressed
 from narrowcast.random import Key
 from narrowcast.server_optim import SGD, Optimiser
@@ -16,9 +21,10 @@ from narrowcast.server_optim import SGD, Optimiser
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """Every knob a method may read; each takes those that concern it."""
+    """Every knob a method may read; each takes those that concern it. None: a default that depends on D."""
 
     key: Key = 0
+    clients: int = 1
     dim: int = 1024
     subspaces: int = 8
     refresh: str | int = "epoch"
@@ -28,6 +34,21 @@ class MethodOptions:
     unbiased: bool = False
     uplink: str = "f32"
     downlink: str = "f32"
+    k: int | None = None
+    error_feedback: bool = True
+    momentum: float = 0.9
+    warmup: int = 0
+    sketch_rows: int = 5
+    sketch_columns: int | None = None
+    rank: int = 2
+    levels: int = 1
+    seeds: int = 1024
+    epsilon: float = 1e-3
+
+
+class Row(NamedTuple):
+    make: Callable[[MethodOptions], Method[Any]]
+    about: About
 
 
 def _intrinsic(k_subspace: bool, time_varying: bool) -> Callable[[MethodOptions], Method[Any]]:
@@ -48,13 +69,16 @@ def _intrinsic(k_subspace: bool, time_varying: bool) -> Callable[[MethodOptions]
     return make
 
 
-METHODS: dict[str, Callable[[MethodOptions], Method[Any]]] = {
-    "static": _intrinsic(k_subspace=False, time_varying=False),
-    "time-varying": _intrinsic(k_subspace=False, time_varying=True),
-    "k-subspace": _intrinsic(k_subspace=True, time_varying=False),
-    "k-subspace-time-varying": _intrinsic(k_subspace=True, time_varying=True),
-    "uncompressed": lambda o: Uncompressed(o.optimiser),
-    "fedavg": lambda o: FedAvg(o.optimiser),
+METHODS: dict[str, Row] = {
+    "static": Row(_intrinsic(k_subspace=False, time_varying=False), intrinsic.STATIC),
+    "time-varying": Row(_intrinsic(k_subspace=False, time_varying=True), intrinsic.TIME_VARYING),
+    "k-subspace": Row(_intrinsic(k_subspace=True, time_varying=False), intrinsic.K_SUBSPACE),
+    "k-subspace-time-varying": Row(_intrinsic(k_subspace=True, time_varying=True), intrinsic.COMBINATION),
+    "uncompressed": Row(lambda o: Uncompressed(o.optimiser), uncompressed.ABOUT),
+    "fedavg": Row(lambda o: FedAvg(o.optimiser), fedavg.ABOUT),
+    "fedprox": Row(lambda o: FedProx(o.optimiser), fedprox.ABOUT),
+    "topk": Row(lambda o: TopK(o.optimiser, o.k, o.error_feedback, o.uplink), topk.ABOUT),
+    "signsgd": Row(lambda o: SignSGD(), signsgd.ABOUT),
 }
 
 
@@ -62,11 +86,10 @@ def method(name: str, **options: Any) -> Method[Any]:
     """A method by its name in the table, e.g. method("time-varying", dim=1024, key=7)."""
     if name not in METHODS:
         raise ValueError(f"unknown method {name!r}: choose one of {', '.join(METHODS)}")
-    return METHODS[name](MethodOptions(**options))
+    return METHODS[name].make(MethodOptions(**options))
 
 
 __all__ = [
-    "METHODS", "Diverged", "FedAvg", "Intrinsic", "Method", "MethodOptions", "Model", "RoundInfo", "Server",
-    "Uncompressed",
+    "METHODS", "Diverged", "Method", "MethodOptions", "Model", "Private", "RoundInfo", "Row", "Server",
     "method",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ MAX_NUMBER = 1e18  # of an upload: far from any gradient, and sums of it far fro
 MAX_WEIGHT = 10_000.0  # one client's say in a round, whatever it claims
 
 UPDATE = 0  # the kind of an upload
+Private = dict[str, Tensor]  # what one client alone keeps: vectors of float32, see `store.ClientStore`
+Where = int | tuple[int, Tensor]  # a row of an accumulator, or places in a row
 LOG, DENSE = 0, 1  # kinds of download: what the client lacks, or the whole model
 
 
@@ -48,6 +50,8 @@ class Model:
     version: int | None  # None: a newcomer, who has theta0 and nothing else
     stage: int
     base: Tensor  # (D,)
+    layout: Layout | None = None  # names and shapes, for methods that see matrices
+    side: Tensor | None = None  # what else such a method's clients must know of the server
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Accumulator:
     total: Tensor  # (rows, numbers of a payload)
     weight: float = 0.0
     stage: int = 0
+    count: int = 0  # of clients
 
 
 class Server(ABC):
@@ -68,15 +73,40 @@ class Server(ABC):
 S = TypeVar("S", bound=Server)
 
 
+class Directions(Protocol):
+    """Seeded directions z_s of forward-only training: a client's s-th probe is along z_s(key)."""
+
+    epsilon: float  # the loss is taken at theta +- epsilon z
+
+    def add(self, theta: Tensor, key: Key, step: int, scale: float) -> None:
+        """theta += scale z_step, in place."""
+
+
 class Method(ABC, Generic[S]):
     name: ClassVar[str]
     local_steps: ClassVar[int] = 1  # what the method takes by default
+    prox: ClassVar[float] = 0.0  # FedProx's mu, by default
     whole_model: ClassVar[bool] = False  # every download is the whole model: none is a fallback
 
     @property
     def linear(self) -> bool:
         """Whether the sum of payloads is the payload of the sum."""
         return True
+
+    @property
+    def stateful(self) -> bool:
+        """Whether clients keep private state: then every update must be compressed by its own client."""
+        return False
+
+    @property
+    def directions(self) -> Directions | None:
+        """Where a client probes its loss instead of taking a gradient; `v` is then the slopes it found."""
+        return None
+
+    @property
+    def setting(self) -> str:
+        """What tells two runs of this method apart in a table: "d=1024", "k=500"."""
+        return ""
 
     @abstractmethod
     def server(self, theta0: Tensor, layout: Layout) -> S:
@@ -94,9 +124,9 @@ class Method(ABC, Generic[S]):
         """Clients with equal lags get equal downloads; a driver encodes each of them once."""
         return have
 
-    def newcomer(self, theta0: Tensor) -> Model:
+    def newcomer(self, theta0: Tensor, layout: Layout | None = None) -> Model:
         """A client before its first visit."""
-        return Model(None, 0, theta0)
+        return Model(None, 0, theta0, layout)
 
     @abstractmethod
     def reconcile(
@@ -105,39 +135,41 @@ class Method(ABC, Generic[S]):
         """(the client's new model, theta equal to the server's bit for bit)."""
 
     def route(self, key: Key) -> int:
-        """Which of the K subspaces a client uses, from a key that both sides know."""
+        """Which way of compressing a client must take, below 2^32, from a key that both sides know."""
         return 0
 
     @abstractmethod
-    def compress(self, private: Any, v: Tensor, model: Model, key: Key) -> tuple[Any, Payload]:
-        """(the client's new private state, the payload of its update v)."""
+    def compress(
+        self, private: Private | None, v: Tensor, model: Model, key: Key
+    ) -> tuple[Private | None, Payload]:
+        """(the client's new private state, the payload of its update v); None: it has none, or lost it."""
 
     @abstractmethod
     def zero(self, server: S) -> Accumulator:
         """The empty sum of a round."""
 
     @abstractmethod
-    def terms(self, acc: Accumulator, up: Payload) -> tuple[int, Tensor]:
-        """(row of acc.total, numbers to add there) of an upload; one that does not fit is a WireError."""
+    def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
+        """(where in acc.total, numbers to add there) of an upload; one that does not fit is a WireError."""
 
     def add(self, acc: Accumulator, up: Payload, weight: float) -> Accumulator:
         """acc + weight * up, the weight capped. A payload that is refused leaves acc as it was."""
         weight = capped(weight)
-        return self._added(acc, up, weight, weight)
+        return self._added(acc, up, weight, weight, 1)
 
-    def add_sum(self, acc: Accumulator, total: Payload, weight: float) -> Accumulator:
-        """acc + a payload that is itself a weighted sum of clients' updates, of `weight` altogether."""
-        return self._added(acc, total, 1.0, weight)
+    def add_sum(self, acc: Accumulator, total: Payload, weight: float, count: int = 1) -> Accumulator:
+        """acc + a payload that is itself a weighted sum of `count` clients' updates, of `weight` in all."""
+        return self._added(acc, total, 1.0, weight, count)
 
-    def _added(self, acc: Accumulator, up: Payload, factor: float, weight: float) -> Accumulator:
-        row, numbers = self.terms(acc, up)
-        if numbers.abs().max() > MAX_NUMBER:  # finite, but no gradient: it would end the training of everyone
-            raise WireError(f"an update has a number beyond {MAX_NUMBER:g}")
-        grown = acc.total[row] + numbers * factor
+    def _added(self, acc: Accumulator, up: Payload, factor: float, weight: float, count: int) -> Accumulator:
+        where, numbers = self.terms(acc, up)
+        if numbers.numel() and numbers.abs().max() > MAX_NUMBER:  # finite, but no gradient: it would end
+            raise WireError(f"an update has a number beyond {MAX_NUMBER:g}")  # the training of everyone
+        grown = acc.total[where] + numbers * factor
         if not torch.isfinite(grown).all():
             raise WireError("an update overflows the sum of the round")
-        acc.total[row] = grown  # the accumulator is the one thing that is changed in place
-        return replace(acc, weight=acc.weight + weight)
+        acc.total[where] = grown  # the accumulator is the one thing that is changed in place
+        return replace(acc, weight=acc.weight + weight, count=acc.count + count)
 
     @abstractmethod
     def step(self, server: S, acc: Accumulator, round: RoundInfo) -> S:
@@ -173,8 +205,13 @@ def finite(numbers: Tensor) -> Tensor:
 
 def only_block(up: Payload) -> Block:
     """The single block of an upload."""
-    if up.kind != UPDATE or len(up.blocks) != 1:
+    return blocks(up, 1)[0]
+
+
+def blocks(up: Payload, count: int) -> list[Block]:
+    """The blocks of an upload that must have `count` of them."""
+    if up.kind != UPDATE or len(up.blocks) != count:
         raise WireError(
-            f"an upload is of kind {UPDATE} and has one block, got kind {up.kind} with {len(up.blocks)}"
+            f"an upload is of kind {UPDATE} and has {count} blocks, got kind {up.kind} with {len(up.blocks)}"
         )
-    return up.blocks[0]
+    return up.blocks

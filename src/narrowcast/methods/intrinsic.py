@@ -23,14 +23,17 @@ from torch import Tensor
 
 from narrowcast import formats, random, wire
 from narrowcast.flat import Layout
+from narrowcast.methods.about import About
 from narrowcast.methods.base import (
     DENSE,
     LOG,
     Accumulator,
     Method,
     Model,
+    Private,
     RoundInfo,
     Server,
+    Where,
     finite,
     mean,
     only_block,
@@ -40,6 +43,53 @@ from narrowcast.server_optim import SGD, Optimiser, State
 from narrowcast.subspaces import KINDS, Subspace, subspace
 from narrowcast.wire import Payload, WireError
 
+STATIC = About(
+    up="d numbers",
+    down="d numbers",
+    client="nothing",
+    server="d numbers, theta0",
+    formula="theta = theta0 + A Sigma;  Sigma <- Sigma - lr (d/D) (1/W) sum_w A^T v_w",
+    source="the paper, algorithm 1",
+    text="""
+K = 1, one stage: `theta = theta0 + A Sigma`. The client sends `A^T v` and is sent `Sigma`. Training never
+leaves the d-dimensional subspace through `theta0`.
+""",
+)
+TIME_VARYING = About(
+    up="d numbers",
+    down="(m+1) d numbers when m stages behind",
+    client="nothing",
+    server="d numbers a stage",
+    formula="theta = base_e + A_e Sigma_e, a new A_e every epoch",
+    source="the paper, algorithm 3",
+    text="""
+K = 1, a new A every epoch or every N rounds (`--refresh`): `theta = base_e + A_e Sigma_e`, where `base_e`
+has every finished stage folded in. E stages explore d E dimensions.
+""",
+)
+K_SUBSPACE = About(
+    up="d numbers",
+    down="d K numbers",
+    client="nothing",
+    server="d K numbers, theta0",
+    formula="theta = theta0 + sum_k A_k Sigma_k, a client uses one k",
+    source="the paper, algorithm 2",
+    text="""
+K matrices, one stage: `theta = theta0 + sum_k A_k Sigma_k`. A client uploads `A_k^T v` for the k that the
+round's key gives it, so uploads stay at d numbers while d K dimensions are explored.
+""",
+)
+COMBINATION = About(
+    up="d numbers",
+    down="(m+1) d K numbers when m stages behind",
+    client="nothing",
+    server="d K numbers a stage",
+    formula="theta = base_e + sum_k A_{e,k} Sigma_{e,k}",
+    source="the paper, named there and not run",
+    text="""
+Both together: K subspaces, all of them new in every stage.
+""",
+)
 MAX_SUBSPACES = 4096
 _subspace = lru_cache(maxsize=MAX_SUBSPACES)(subspace)  # they hold no numbers, only settings
 
@@ -99,6 +149,10 @@ class Intrinsic(Method[IntrinsicServer]):
     def linear(self) -> bool:
         return formats.by_name(self.uplink).exact
 
+    @property
+    def setting(self) -> str:
+        return f"d={self.dim}"
+
     def subspace(self, D: int, stage: int, k: int) -> Subspace:
         """A_{stage,k}: its key comes from the run's key, nothing else."""
         return _subspace(self.kind, D, self.dim, random.derive(self.key, Purpose.SUBSPACE, stage, k))
@@ -150,12 +204,14 @@ class Intrinsic(Method[IntrinsicServer]):
         ]
         for e, final in enumerate(finished, model.stage):
             base = self._expand(base, e, final)
-        return Model(version, stage, base), self._expand(base, stage, sigma, out)
+        return replace(model, version=version, stage=stage, base=base), self._expand(base, stage, sigma, out)
 
     def route(self, key: Key) -> int:
         return random.below(key, self.subspaces)
 
-    def compress(self, private: Any, v: Tensor, model: Model, key: Key) -> tuple[Any, Payload]:
+    def compress(
+        self, private: Private | None, v: Tensor, model: Model, key: Key
+    ) -> tuple[Private | None, Payload]:
         k = self.route(key)
         coordinates = self.subspace(v.numel(), model.stage, k).project(v)
         return private, wire.payload([wire.block(coordinates, self.uplink, key)], stage=model.stage, route=k)
@@ -163,7 +219,7 @@ class Intrinsic(Method[IntrinsicServer]):
     def zero(self, server: IntrinsicServer) -> Accumulator:
         return Accumulator(torch.zeros_like(server.sigma), stage=server.stage)
 
-    def terms(self, acc: Accumulator, up: Payload) -> tuple[int, Tensor]:
+    def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         k = wire.number(up.route)
         if wire.number(up.stage) != acc.stage or k >= self.subspaces:
             raise WireError(

@@ -10,13 +10,16 @@ from torch import Tensor
 
 from narrowcast import wire
 from narrowcast.flat import Layout
+from narrowcast.methods.about import About
 from narrowcast.methods.base import (
     DENSE,
     Accumulator,
     Method,
     Model,
+    Private,
     RoundInfo,
     Server,
+    Where,
     finite,
     mean,
     only_block,
@@ -24,6 +27,20 @@ from narrowcast.methods.base import (
 from narrowcast.random import Key
 from narrowcast.server_optim import SGD, Optimiser, State
 from narrowcast.wire import Payload, WireError
+
+ABOUT = About(
+    up="D numbers",
+    down="D numbers",
+    client="nothing",
+    server="D numbers",
+    formula="theta <- theta - lr (1/W) sum_w v_w",
+    source="FedSGD: McMahan et al. 2017",
+    text="""
+Everything is sent: `theta <- theta - lr (1/W) sum_w v_w`. The yardstick of all ratios. Stopped early
+(`--epochs`, the schedule shrinks with it) it is also a way to save bytes, and a better one than some that
+compress.
+""",
+)
 
 
 @dataclass(frozen=True)
@@ -61,15 +78,17 @@ class Uncompressed(Method[DenseServer]):
                 f"expected the whole model in one block, got kind {down.kind}, {len(down.blocks)} blocks"
             )
         theta = down.blocks[0].numbers(model.base.numel())
-        return Model(version, 0, theta), theta if out is None else out.copy_(theta)
+        return replace(model, version=version, base=theta), theta if out is None else out.copy_(theta)
 
-    def compress(self, private: Any, v: Tensor, model: Model, key: Key) -> tuple[Any, Payload]:
+    def compress(
+        self, private: Private | None, v: Tensor, model: Model, key: Key
+    ) -> tuple[Private | None, Payload]:
         return private, wire.payload([wire.block(v)])
 
     def zero(self, server: DenseServer) -> Accumulator:
         return Accumulator(torch.zeros(1, server.weights.numel()))
 
-    def terms(self, acc: Accumulator, up: Payload) -> tuple[int, Tensor]:
+    def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         return 0, only_block(up).numbers(acc.total.shape[1])
 
     def step(self, server: DenseServer, acc: Accumulator, round: RoundInfo) -> DenseServer:
