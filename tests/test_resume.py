@@ -1,16 +1,20 @@
 """Killed at any moment, a run resumes to the records and the model of an undisturbed one."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from narrowcast import records, runner
 from narrowcast.config import make_config
+from narrowcast.methods import METHODS, MethodOptions
 
 SETTINGS = {
     "task": "digits",
@@ -41,8 +45,8 @@ else:
 """
 
 
-def child(folder: Path) -> subprocess.Popen[str]:
-    code = CHILD.replace("{settings}", repr(SETTINGS))
+def child(folder: Path, settings: dict[str, object] = SETTINGS) -> subprocess.Popen[str]:
+    code = CHILD.replace("{settings}", repr(settings))
     return subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
 
 
@@ -75,6 +79,76 @@ def test_kill_9_and_resume(undisturbed: Path, tmp_path: Path) -> None:
     assert_same(folder, undisturbed)
 
 
+BRIEF = {
+    **SETTINGS,
+    "epochs": 3,
+    "cohort": 60,
+    "width": 16,
+    "optimiser": "sgd",
+    "lr": 0.05,
+    "rank": 1,
+    "seeds": 16,
+}
+
+
+class Enough(Exception):
+    """The run ends here without a word."""
+
+
+def stop_at(number: int) -> runner.OnRecord:
+    def stop(facts: runner.Facts, record: records.RoundRecord) -> None:
+        if record.round == number:
+            raise Enough
+
+    return stop
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_goes_on_as_if_nothing_had_happened(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Private state and all: a run stopped between two checkpoints goes back to the first of them."""
+    config = make_config({**BRIEF, "method": name})
+    whole = runner.start(config, tmp_path / "whole")
+    ticks = itertools.count()  # a checkpoint is taken every few rounds
+    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 10.0)
+    monkeypatch.setattr(runner.time, "monotonic", lambda: float(next(ticks)))
+    for last in (8, 11):
+        with pytest.raises(Enough):
+            (runner.resume if last > 8 else partial(runner.start, config))(tmp_path / "run", stop_at(last))
+    runner.resume(tmp_path / "run")
+    assert_same(tmp_path / "run", whole)
+    assert not (tmp_path / "run" / "private").exists()
+
+
+STATEFUL = [name for name, row in METHODS.items() if row.make(MethodOptions()).stateful]
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_lost_and_damaged_private_state_is_begun_anew_and_counted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, folder = (
+        make_config({**BRIEF, "method": name, "dropout": 0.0, "local_steps": 1}),
+        tmp_path / "run",
+    )
+    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Enough):
+        runner.start(config, folder, stop_at(8))
+    saved = torch.load(folder / "checkpoint.pt", weights_only=True)["simulation"]["private"]["generations"]
+    assert len(saved) > 200
+    damaged = 0
+    for client, generation in saved.tolist():
+        path = folder / "private" / f"{client}-{generation}"
+        if client % 2:
+            path.unlink()
+        elif client % 4:
+            path.write_bytes(path.read_bytes()[:-1] + b"xx")
+        damaged += client % 4 > 0
+    runner.resume(folder)
+    assert sum(record.lost for record in records.read(folder / "records.jsonl")) == damaged
+
+
 def test_an_interrupt_finishes_the_round_and_says_how_to_go_on(undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "narrowcast", "run", str(tmp_path / "c.toml"), "--out", str(folder)]
@@ -99,16 +173,9 @@ def test_an_interrupt_finishes_the_round_and_says_how_to_go_on(undisturbed: Path
 def test_a_half_written_last_line_and_lines_beyond_the_checkpoint_are_dropped(
     undisturbed: Path, tmp_path: Path
 ) -> None:
-    class Enough(Exception):
-        """The run ends here without a word."""
-
-    def stop_at_30(facts: runner.Facts, record: records.RoundRecord) -> None:
-        if record.round == 30:
-            raise Enough
-
     folder = tmp_path / "run"
     with pytest.raises(Enough):
-        runner.start(make_config(SETTINGS), folder, stop_at_30)
+        runner.start(make_config(SETTINGS), folder, stop_at(30))
     with (folder / "records.jsonl").open("ab") as log:
         log.write(b'{"round": 31, "epo')
     runner.resume(folder)

@@ -18,6 +18,7 @@ from narrowcast import exchange, wire
 from narrowcast.exchange import Round
 from narrowcast.methods import METHODS, Diverged, method
 from narrowcast.methods.base import DENSE
+from narrowcast.methods.intrinsic import Intrinsic
 from narrowcast.plan import Plan
 from narrowcast.random import MASK64
 from narrowcast.sampling import Cohorts
@@ -269,8 +270,9 @@ def test_all_who_come_are_sent_a_message_and_all_who_answer_send_one(task, name,
         dense += fallback
         assert (record.loss is None) == (record.clients == 0)
     assert missing > 0
-    assert len(ups - {0}) == 1  # all uploads are of one size
-    assert (dense > 0) == ("time-varying" in name)
+    if isinstance(simulation.method, Intrinsic):
+        assert len(ups - {0}) == 1  # all uploads are of one size
+        assert (dense > 0) == ("time-varying" in name)
 
 
 @pytest.mark.parametrize(("every", "expected"), [(0, {8}), (1, set(range(9))), (4, {3, 7, 8}), (99, {8})])
@@ -324,7 +326,7 @@ def test_a_gradient_that_is_no_number_under_a_loss_that_is_one_is_diverged(name,
 
 @every_method
 def test_alone_such_a_client_is_refused_and_counted_and_the_round_goes_on(name, monkeypatch):
-    """Its bytes were received, so they count; the others' mean is the step."""
+    """It sends nothing; the others' mean is the step."""
     task, _ = toy("logistic", N)
     gradient, calls = task.gradient, iter(range(99))
 
@@ -337,7 +339,7 @@ def test_alone_such_a_client_is_refused_and_counted_and_the_round_goes_on(name, 
     first, second = simulation.step(), simulation.step()
     assert (first.clients, first.dropped) == (4, {"refused": 1})
     assert (second.clients, second.dropped) == (5, {})
-    assert first.up == second.up
+    assert first.up * 5 == second.up * 4 or not simulation.method.linear  # others' messages vary in size
     assert simulation.theta.isfinite().all()
 
 

@@ -19,6 +19,7 @@ from torch import nn
 from narrowcast import random, tasks
 from narrowcast.tasks import TASKS, build, cifar10, cifar10_files, digits, fashion_mnist, files
 from narrowcast.tasks.base import Batch, TorchTask, cross_entropy
+from narrowcast.tasks.convnet import convnet
 from narrowcast.tasks.files import DataError
 from narrowcast.tasks.init import initialise
 from narrowcast.tasks.mlp import mlp
@@ -77,7 +78,7 @@ def test_importing_the_table_imports_no_task():
 
 
 def test_an_unknown_task_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="no task 'mnist': choose one of digits, fashion-mnist, cifar10"):
+    with pytest.raises(ValueError, match="no task 'mnist': choose one of digits, fashion-mnist, fash"):
         build("mnist", TaskOptions(0))
 
 
@@ -139,6 +140,7 @@ def test_validation_holds_out_a_keyed_tenth_of_train_and_never_test():
 
 def test_parameter_counts():
     assert sum(p.numel() for p in mlp(0, 784, 128, 128, 10).parameters()) == 118_282
+    assert sum(p.numel() for p in convnet(0).parameters()) == 24_186
     assert sum(p.numel() for p in ResNet9(64).parameters()) == 6_570_880
     assert sum(p.numel() for p in ResNet9(16).parameters()) == 412_384
 
@@ -159,6 +161,7 @@ def test_theta0_is_the_same_on_every_machine():
     assert (
         digest(torch.cat([p.detach().reshape(-1) for p in resnet9(7, 16).parameters()])) == "7f04f9ca6b8e2f07"
     )
+    assert digest(torch.cat([p.detach().reshape(-1) for p in convnet(7).parameters()])) == "15a4ad3a48846ccb"
     task = build("quadratic", TaskOptions(7))
     assert not task.theta0().any()
     assert digest(task.centre.float()) == "079e2b87b67fcac0"
@@ -417,6 +420,32 @@ def test_the_real_fashion_mnist():
     assert abs(x.std() - 1) < 0.02
     labels = train[1].numpy()
     assert all(len(c) == 5 and len(set(labels[c])) == 1 for c in task.clients[::100])
+
+
+@needs_fashion
+def test_the_convolutional_net_has_the_same_clients_and_learns():
+    task, other = (build(name, TaskOptions(0)) for name in ("fashion-mnist-conv", "fashion-mnist"))
+    assert (task.layout.size, len(task.clients)) == (24_186, 12_000)
+    assert all(np.array_equal(task.clients[i], other.clients[i]) for i in range(0, 12_000, 500))
+    assert build("fashion-mnist-conv", TaskOptions(0, width=8)).layout.size == 10_050
+    theta, batch = task.theta0(), batch_of(task.clients[:60])
+    before = task.loss(theta, batch)
+    for _ in range(15):
+        theta -= 0.05 * task.gradient(theta, batch)[1]
+    assert task.loss(theta, batch) < before / 2
+
+
+def test_the_convolutional_net_takes_many_clients_at_once():
+    x, y = torch.randint(0, 256, (20, 784), dtype=torch.uint8), torch.arange(20) % 10
+    task = TorchTask(
+        convnet(1, 4), train=(x, y), test=(x, y), clients=iid(20, 4), prepare=fashion_mnist.pictures
+    )
+    batches = [Batch(c, torch.full((5,), 0.2), key=0) for c in task.clients]
+    many = [gradient.clone() for _, gradient in task.gradients(task.theta0(), batches)]
+    assert task._vmap
+    for batch, gradient in zip(batches, many, strict=True):
+        _, expected = task.gradient(task.theta0(), batch)
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
 
 
 # ---- CIFAR-10: formats

@@ -559,15 +559,17 @@ def test_uploads_that_are_not_the_right_numbers_are_refused(name, uplink):
     w = world(name, uplink=uplink)
     honest = w.upload()
     w.add(honest)
-    (only,) = decode(honest).payload.blocks
-    for blocks in (
-        [],
-        [only, only],
-        [Block(only.format, only.data + b"\0")],
-        [Block(only.format, only.data[:-1])],
-        [Block(4, only.data)],
-        [wire.block(torch.full((DIM if w.method.name == "intrinsic" else D,), np.nan))],
-    ):
+    good = decode(honest).payload.blocks
+    wrong = [[], [*good, good[0]]]
+    for i, block in enumerate(good):
+        for bad in (
+            Block(block.format, block.data + b"\0"),
+            Block(block.format, block.data[:-1]),
+            Block(4, block.data),
+            wire.block(torch.full((len(block.data) // 4,), np.nan)),
+        ):
+            wrong.append([*good[:i], bad, *good[i + 1 :]])
+    for blocks in wrong:
         with pytest.raises(WireError):
             w.add(w.rewritten(honest, blocks=blocks))
 
@@ -647,7 +649,7 @@ def test_a_download_for_an_earlier_stage_without_blocks_is_refused():
     """It once met an unpacking of nothing instead of a check."""
     w = world("time-varying")
     assert w.model.stage == 1
-    with pytest.raises(WireError, match="sent no numbers"):
+    with pytest.raises(WireError, match="cannot use 0 blocks"):
         w.receive(w.rewritten(w.download(), kind=LOG, stage=u32(0), blocks=[]))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +11,7 @@ import typer
 from rich.console import Console
 
 from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
+from narrowcast.flags import with_run_flags
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -48,45 +47,6 @@ def said() -> Iterator[None]:
     except (ConfigError, Diverged, WireError, ValueError, OSError, RuntimeError) as error:
         errors.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1 if isinstance(error, Diverged) else 2) from None
-
-
-def _types(annotation: Any) -> set[Any]:
-    """The plain types in an annotation such as Annotated[int, ...] | None."""
-    inner = typing.get_args(annotation)
-    return (
-        set().union(*map(_types, inner)) if inner else {annotation} if isinstance(annotation, type) else set()
-    )
-
-
-def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one flag for every setting of a run but `task`: the config is the only list of them."""
-    own = [p for p in inspect.signature(command).parameters.values() if p.name != "flags"]
-    hints = typing.get_type_hints(command, include_extras=True)
-    flags = []
-    for name, field in RunConfig.model_fields.items():
-        if name == "task":
-            continue
-        kind = next((t for t in (bool, int, float) if t in _types(field.annotation)), str)
-        default = "" if field.default in (None, "", False) else f" [default: {field.default}]"
-        text = (field.description or "") + default
-        flag = f"--{name.replace('_', '-')}"
-        option = typer.Option(flag, help=text, show_default=False)
-        hints[name] = Annotated[kind | None, option]
-        flags.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name])
-        )
-
-    def wrapped(**arguments: Any) -> None:
-        own_names = {p.name for p in own}
-        chosen = {k: v for k, v in arguments.items() if k not in own_names and v is not None}
-        command(**{k: v for k, v in arguments.items() if k in own_names}, flags=chosen)
-
-    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-    wrapped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in own] + flags
-    )
-    wrapped.__annotations__ = {k: v for k, v in hints.items() if k != "flags"}
-    return wrapped
 
 
 @app.command()
@@ -198,6 +158,22 @@ def _show(
     if plot:
         frontier.draw(summaries, plot, title)
         console.print(f"picture: {plot}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="show this one in full, with its options")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="print as Markdown, with equations")] = False,
+) -> None:
+    """What each method sends and keeps, its mathematics in a line, and who proposed it."""
+    from narrowcast.report import methods_table
+
+    with said():
+        rows = methods_table.rows(name)
+        if markdown:
+            print(methods_table.markdown(rows))
+        else:
+            console.print(methods_table.terminal(rows) if name is None else methods_table.detail(rows[0]))
 
 
 @app.command()

@@ -81,9 +81,9 @@ class RunConfig(BaseModel):
     )
     warmup: Annotated[int, Field(ge=0)] = Field(0, description="dgc: rounds until k is reached")
     sketch_rows: Annotated[int, Field(ge=1, le=64)] = Field(5, description="fetchsgd: rows of the sketch")
-    sketch_columns: Positive | None = Field(None, description="fetchsgd: its columns (default: D/20)")
+    sketch_columns: Positive | None = Field(None, description="fetchsgd: its columns (default: D / 4 rows)")
     rank: Annotated[int, Field(ge=1, le=1024)] = Field(2, description="of powersgd and random-low-rank")
-    levels: Annotated[int, Field(ge=1, le=127)] = Field(1, description="qsgd: steps between 0 and the norm")
+    levels: Annotated[int, Field(ge=1, le=127)] = Field(7, description="qsgd: steps between 0 and the norm")
     seeds: Annotated[int, Field(ge=1, le=1 << 16)] = Field(1024, description="fedkseed: K directions")
     epsilon: Annotated[float, Field(gt=0, le=1)] = Field(1e-3, description="fedkseed: how far a probe goes")
 
@@ -138,6 +138,13 @@ class RunConfig(BaseModel):
     width: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
         None, description="width of the model (default: the task's)"
     )
+    trainable: Literal["all", "biases", "lora"] = Field(
+        "all", description="parameters that are trained and sent: all, biases and head (BitFit), or LoRA's"
+    )
+    lora_rank: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="r of --trainable lora")
+    lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        4.0, description="its scale: W + alpha/r B A"
+    )
     data: str | None = Field(None, description="folder of the data (default: NARROWCAST_DATA)")
     validation: bool = Field(
         False, description="evaluate on a held-out tenth of the training set, to tune rates"
@@ -175,7 +182,8 @@ class RunConfig(BaseModel):
     def label(self) -> str:
         if self.name:
             return self.name
-        return f"{self.method} {self.build_method().setting}".rstrip()
+        trained = {"all": "", "biases": "biases", "lora": f"lora r={self.lora_rank}"}[self.trainable]
+        return " ".join(filter(None, (self.method, self.build_method().setting, trained)))
 
     def agrees_with(self, resolved: RunConfig) -> bool:
         """Whether a resolved configuration may have come from this one."""
@@ -196,6 +204,9 @@ class RunConfig(BaseModel):
             width=self.width,
             data=Path(self.data) if self.data else None,
             validation=self.validation,
+            trainable=self.trainable,
+            lora_rank=self.lora_rank,
+            lora_alpha=self.lora_alpha,
         )
 
     def method_options(self, clients: int = 1) -> MethodOptions:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import xxhash
 from torch import Tensor
 
@@ -72,7 +73,9 @@ def receive_down(
 def send_up(
     method: Method[Any], private: Any, v: Tensor, model: Model, round: Round, client: int, weight: int
 ) -> tuple[Any, bytes]:
-    """(the client's new private state, its update, encoded)."""
+    """(the client's new private state, its update, encoded); one that is not finite stays where it is."""
+    if not torch.isfinite(v).all():
+        raise WireError(f"the update of client {client} has a NaN or an infinity")
     private, payload = method.compress(private, v, model, round.client_key(client))
     return private, seal(round, payload, weight)
 

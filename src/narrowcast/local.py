@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby, islice
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from narrowcast import random
+from narrowcast.kernels import pool
 from narrowcast.methods.base import Directions
 from narrowcast.random import Key, Purpose
-from narrowcast.tasks.base import Batch, Task
+from narrowcast.tasks.base import Batch, Task, TorchTask
 from narrowcast.tasks.partition import IndexArray
 
 Group = list[tuple[int, Key]]  # clients, each with its key of the round
@@ -35,6 +37,12 @@ class Local:
     rate: float = 0.0
     prox: float = 0.0
     directions: Directions | None = None
+
+
+def _size(task: Task, client: int, local: Local) -> int:
+    """How many examples a step of the client takes."""
+    have = len(task.clients[client])
+    return min(local.batch, have) if local.batch > 0 else have
 
 
 def examples(task: Task, client: int, size: int, key: Key, step: int) -> IndexArray:
@@ -69,8 +77,8 @@ def client_updates(
 ) -> Iterator[tuple[float, Tensor]]:
     """(loss, v) of each client in turn; v is valid until the next one.
 
-    Single gradients are taken in chunks by the task (`gradients`). Several steps run client by client in the
-    memory of the task's model, where one client's weights stay in the cache; theta must lie elsewhere.
+    Single gradients are taken in chunks by the task (`gradients`). Several steps run side by side where the
+    task can, else client by client in the memory of the task's model; theta must lie elsewhere.
     """
     if local.directions is not None:
         for client, key in group:
@@ -79,15 +87,56 @@ def client_updates(
     if local.steps == 1:
         yield from task.gradients(theta, [_batch(task, c, local, k, augment, 0) for c, k in group])
         return
-    for client, key in group:
-        here, losses = task.buffer().copy_(theta), 0.0
-        for step in range(local.steps):
-            loss, gradient = task.gradient(here, _batch(task, client, local, key, augment, step))
-            if local.prox:
-                gradient.add_(here - theta, alpha=local.prox)
-            here.sub_(gradient, alpha=local.rate)
-            losses += loss
-        yield losses / local.steps, (theta - here) / local.rate
+    for size, same in groupby(group, key=lambda member: _size(task, member[0], local)):
+        at_once = task.together(size) if isinstance(task, TorchTask) else 1
+        if at_once == 1:
+            yield from (_steps(task, theta, client, key, local, augment) for client, key in same)
+            continue
+        while parts := [part for _ in range(pool.threads()) if (part := list(islice(same, at_once)))]:
+            yield from _side_by_side(task, theta, parts, local, augment)
+
+
+def _steps(
+    task: Task, theta: Tensor, client: int, key: Key, local: Local, augment: Key
+) -> tuple[float, Tensor]:
+    """(loss, v) of one client's steps, in the memory of the task's model."""
+    here, losses = task.buffer().copy_(theta), 0.0
+    for step in range(local.steps):
+        loss, gradient = task.gradient(here, _batch(task, client, local, key, augment, step))
+        if local.prox:
+            gradient.add_(here - theta, alpha=local.prox)
+        here.sub_(gradient, alpha=local.rate)
+        losses += loss
+    return losses / local.steps, (theta - here) / local.rate
+
+
+def _side_by_side(
+    task: TorchTask, theta: Tensor, parts: list[Group], local: Local, augment: Key
+) -> Iterator[tuple[float, Tensor]]:
+    """The same for clients with equally many examples: a worker takes a part of them at once.
+
+    Within a part torch computes with one thread, so that nothing depends on the number of workers.
+    """
+    walks = [
+        [[_batch(task, c, local, k, augment, step) for step in range(local.steps)] for c, k in part]
+        for part in parts
+    ]
+    done: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def work(start: int, stop: int) -> None:
+        torch.set_num_threads(1)
+        for i in range(start, stop):
+            done[i] = task.walk(theta, walks[i], local.rate, local.prox)
+
+    threads = torch.get_num_threads()
+    try:
+        pool.run(work, len(parts))
+    finally:
+        torch.set_num_threads(threads)
+    for i in range(len(parts)):
+        losses, ends = done.pop(i)
+        for loss, end in zip(losses.tolist(), ends, strict=True):
+            yield loss, (theta - end) / local.rate
 
 
 def _slopes(

@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit, uint32, uint64
 
 from narrowcast.kernels.butterfly import LANES, ROWS, STRIP, eight, near8, transform
+from narrowcast.kernels.memory import add_strip, fence, prefetch_row, stream_strip
 from narrowcast.kernels.philox import SIGN, flip, permute_below, stream_block
 from narrowcast.random import Purpose
 
@@ -51,58 +52,79 @@ def window(t, size, d, rho, tiles, bits, mask, keys):
     return np.int64((uint64(rho) + p * uint64(size)) % uint64(d))
 
 
-@njit(nogil=True, cache=True)
-def expand_strips(start, stop, out, base, in_place, xs, n, d, rho, k0, k1, tiles, bits, mask, keys):
-    """out = base + A x on strips start .. stop. An empty base is zero.
+@njit(inline="always")
+def far8_signed(s, words):
+    """Levels h = 8, 16, 32 and the signs B of a strip, in place."""
+    for i in range(8):
+        for j in range(LANES):
+            p = i * LANES + j
+            v = eight(
+                s[p], s[p + 8 * LANES], s[p + 16 * LANES], s[p + 24 * LANES],
+                s[p + 32 * LANES], s[p + 40 * LANES], s[p + 48 * LANES], s[p + 56 * LANES],
+            )  # fmt: skip
+            lo = words[j] << uint32(7 - i)  # the bit of row i + 24 is on top
+            hi = words[LANES + j] << uint32(7 - i)
+            s[p] = flip(v[0], (lo << uint32(24)) & SIGN)
+            s[p + 8 * LANES] = flip(v[1], (lo << uint32(16)) & SIGN)
+            s[p + 16 * LANES] = flip(v[2], (lo << uint32(8)) & SIGN)
+            s[p + 24 * LANES] = flip(v[3], lo & SIGN)
+            s[p + 32 * LANES] = flip(v[4], (hi << uint32(24)) & SIGN)
+            s[p + 40 * LANES] = flip(v[5], (hi << uint32(16)) & SIGN)
+            s[p + 48 * LANES] = flip(v[6], (hi << uint32(8)) & SIGN)
+            s[p + 56 * LANES] = flip(v[7], hi & SIGN)
 
-    xs is x / sqrt(n) followed by its own first n V entries, so that no window wraps.
+
+@njit(nogil=True, cache=True)
+def expand_strips(start, stop, out, base, stream, xs, n, d, rhos, k0s, k1s, tiles, bits, mask, keys):
+    """out = base + A_1 x_1 + ... + A_K x_K, added in this order, on strips start .. stop; out may be base.
+
+    A base of one strip serves for all of them. xs has x_k / sqrt(n) followed by its own first n V entries, so
+    that no window wraps, for every k; rhos, k0s, k1s and keys have a row for each.
     """
     s = np.empty(STRIP, np.float32)
-    zero = np.zeros(STRIP, np.float32)
     held = np.empty(STRIP, np.float32)
     words = np.empty(WORDS, np.uint32)
+    last = rhos.size - 1
     for t in range(start, stop):
-        column_words(t, words, k0, k1)
-        rows = row_bits(t, k0, k1)
-        for m in range(ROWS // n):
-            w = window(t * (ROWS // n) + m, n * LANES, d, rho, tiles, bits, mask, keys)
-            for i in range(n):
-                g = row_mask(rows, m * n + i)
-                x = xs[w + i * LANES : w + (i + 1) * LANES]
-                q = (m * n + i) * LANES
-                for j in range(LANES):
-                    s[q + j] = flip(x[j], g)
-        b = base[t * STRIP : (t + 1) * STRIP] if base.size else zero
-        if in_place:  # base is out: a copy lets the compiler see that they do not overlap
-            held[:] = b
-            b = held
-        y = out[t * STRIP : (t + 1) * STRIP]
-        if n == ROWS:  # the last three levels, the signs B and the addition in one pass
-            near8(s)
-            for i in range(8):
-                for j in range(LANES):
-                    p = i * LANES + j
-                    v = eight(
-                        s[p], s[p + 8 * LANES], s[p + 16 * LANES], s[p + 24 * LANES],
-                        s[p + 32 * LANES], s[p + 40 * LANES], s[p + 48 * LANES], s[p + 56 * LANES],
-                    )  # fmt: skip
-                    lo = words[j] << uint32(7 - i)  # the bit of row i + 24 is on top
-                    hi = words[LANES + j] << uint32(7 - i)
-                    y[p] = b[p] + flip(v[0], (lo << uint32(24)) & SIGN)
-                    y[p + 8 * LANES] = b[p + 8 * LANES] + flip(v[1], (lo << uint32(16)) & SIGN)
-                    y[p + 16 * LANES] = b[p + 16 * LANES] + flip(v[2], (lo << uint32(8)) & SIGN)
-                    y[p + 24 * LANES] = b[p + 24 * LANES] + flip(v[3], lo & SIGN)
-                    y[p + 32 * LANES] = b[p + 32 * LANES] + flip(v[4], (hi << uint32(24)) & SIGN)
-                    y[p + 40 * LANES] = b[p + 40 * LANES] + flip(v[5], (hi << uint32(16)) & SIGN)
-                    y[p + 48 * LANES] = b[p + 48 * LANES] + flip(v[6], (hi << uint32(8)) & SIGN)
-                    y[p + 56 * LANES] = b[p + 56 * LANES] + flip(v[7], hi & SIGN)
-        else:
-            transform(s, n)
-            for r in range(ROWS):
-                for j in range(LANES):
-                    p = r * LANES + j
-                    sign = (words[(r // 32) * LANES + j] << uint32(31 - r % 32)) & SIGN
-                    y[p] = b[p] + flip(s[p], sign)
+        o = t * STRIP
+        b = o if base.size > STRIP else 0
+        for k in range(last + 1):
+            column_words(t, words, k0s[k], k1s[k])
+            rows = row_bits(t, k0s[k], k1s[k])
+            for m in range(ROWS // n):
+                w = window(t * (ROWS // n) + m, n * LANES, d, rhos[k], tiles, bits, mask, keys[k])
+                w += k * (d + n * LANES)
+                for i in range(n):
+                    g = row_mask(rows, m * n + i)
+                    x = xs[w + i * LANES : w + (i + 1) * LANES]
+                    q = (m * n + i) * LANES
+                    for j in range(LANES):
+                        s[q + j] = flip(x[j], g)
+            if n == ROWS:
+                near8(s)
+                far8_signed(s, words)
+            else:
+                transform(s, n)
+                for r in range(ROWS):
+                    for j in range(LANES):
+                        p = r * LANES + j
+                        s[p] = flip(s[p], (words[(r // 32) * LANES + j] << uint32(31 - r % 32)) & SIGN)
+            if k < last:
+                if k == 0:
+                    add_strip(held, 0, base, b, s)
+                else:
+                    add_strip(held, 0, held, 0, s)
+            elif stream:
+                if k == 0:
+                    stream_strip(out, o, base, b, s)
+                else:
+                    stream_strip(out, o, held, 0, s)
+            elif k == 0:
+                add_strip(out, o, base, b, s)
+            else:
+                add_strip(out, o, held, 0, s)
+    if stream:
+        fence()
 
 
 @njit(nogil=True, cache=True)
@@ -157,6 +179,7 @@ def project_shards(start, stop, acc, g, strips, n, d, rho, k0, k1, tiles, bits, 
                     mask_i = row_mask(rows, m * n + i)
                     x = a[w + i * LANES : w + (i + 1) * LANES]
                     q = (m * n + i) * LANES
+                    prefetch_row(y, STRIP + q)  # of the next strip
                     for j in range(LANES):
                         x[j] += flip(s[q + j], mask_i)
 

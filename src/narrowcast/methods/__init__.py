@@ -6,13 +6,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from narrowcast.methods import fedavg, fedprox, intrinsic, signsgd, topk, uncompressed
+from narrowcast.methods import (
+    dgc,
+    drive,
+    ef21,
+    fedavg,
+    fedkseed,
+    fedprox,
+    fetchsgd,
+    intrinsic,
+    powersgd,
+    qsgd,
+    random_low_rank,
+    random_mask,
+    signsgd,
+    stc,
+    topk,
+    uncompressed,
+)  # fmt: skip
 from narrowcast.methods.about import About
 from narrowcast.methods.base import Diverged, Method, Model, Private, RoundInfo, Server
+from narrowcast.methods.dgc import DGC
+from narrowcast.methods.drive import Drive
+from narrowcast.methods.ef21 import EF21
 from narrowcast.methods.fedavg import FedAvg
+from narrowcast.methods.fedkseed import FedKSeed
 from narrowcast.methods.fedprox import FedProx
+from narrowcast.methods.fetchsgd import FetchSGD
 from narrowcast.methods.intrinsic import Intrinsic
+from narrowcast.methods.powersgd import PowerSGD
+from narrowcast.methods.qsgd import QSGD
+from narrowcast.methods.random_low_rank import RandomLowRank
+from narrowcast.methods.random_mask import RandomMask
 from narrowcast.methods.signsgd import SignSGD
+from narrowcast.methods.stc import STC
 from narrowcast.methods.topk import TopK
 from narrowcast.methods.uncompressed import Uncompressed
 from narrowcast.random import Key
@@ -41,7 +68,7 @@ class MethodOptions:
     sketch_rows: int = 5
     sketch_columns: int | None = None
     rank: int = 2
-    levels: int = 1
+    levels: int = 7
     seeds: int = 1024
     epsilon: float = 1e-3
 
@@ -79,6 +106,32 @@ METHODS: dict[str, Row] = {
     "fedprox": Row(lambda o: FedProx(o.optimiser), fedprox.ABOUT),
     "topk": Row(lambda o: TopK(o.optimiser, o.k, o.error_feedback, o.uplink), topk.ABOUT),
     "signsgd": Row(lambda o: SignSGD(), signsgd.ABOUT),
+    "fetchsgd": Row(
+        lambda o: FetchSGD(
+            key=o.key,
+            k=o.k,
+            rows=o.sketch_rows,
+            columns=o.sketch_columns,
+            momentum=o.momentum,
+            uplink=o.uplink,
+        ),
+        fetchsgd.ABOUT,
+    ),
+    "fedkseed": Row(
+        lambda o: FedKSeed(key=o.key, seeds=o.seeds, epsilon=o.epsilon, optimiser=o.optimiser), fedkseed.ABOUT
+    ),
+    "stc": Row(lambda o: STC(k=o.k, error_feedback=o.error_feedback), stc.ABOUT),
+    "dgc": Row(lambda o: DGC(k=o.k, momentum=o.momentum, warmup=o.warmup, uplink=o.uplink), dgc.ABOUT),
+    "qsgd": Row(lambda o: QSGD(o.optimiser, o.levels), qsgd.ABOUT),
+    "powersgd": Row(
+        lambda o: PowerSGD(o.key, o.rank, o.error_feedback, o.uplink, o.downlink), powersgd.ABOUT
+    ),
+    "random-mask": Row(lambda o: RandomMask(o.optimiser, o.key, o.k, o.uplink), random_mask.ABOUT),
+    "random-low-rank": Row(
+        lambda o: RandomLowRank(o.optimiser, o.key, o.rank, o.uplink), random_low_rank.ABOUT
+    ),
+    "ef21": Row(lambda o: EF21(o.optimiser, o.clients, o.k, o.uplink), ef21.ABOUT),
+    "drive": Row(lambda o: Drive(o.optimiser, o.key), drive.ABOUT),
 }
 
 

@@ -62,6 +62,7 @@ class Accumulator:
     weight: float = 0.0
     stage: int = 0
     count: int = 0  # of clients
+    layout: Layout | None = None  # of a server whose payloads are matrices
 
 
 class Server(ABC):

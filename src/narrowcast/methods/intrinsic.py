@@ -40,7 +40,7 @@ from narrowcast.methods.base import (
 )  # fmt: skip
 from narrowcast.random import Key, Purpose
 from narrowcast.server_optim import SGD, Optimiser, State
-from narrowcast.subspaces import KINDS, Subspace, subspace
+from narrowcast.subspaces import KINDS, Subspace, add_family, subspace
 from narrowcast.wire import Payload, WireError
 
 STATIC = About(
@@ -170,9 +170,8 @@ class Intrinsic(Method[IntrinsicServer]):
 
     def _expand(self, base: Tensor, stage: int, sigma: Tensor, out: Tensor | None = None) -> Tensor:
         """base + A_1 sigma_1 + ... + A_K sigma_K, added in this order on both sides."""
-        for k in range(self.subspaces):
-            base = out = self.subspace(base.numel(), stage, k).add_expanded(base, sigma[k], out)
-        return base
+        family = [self.subspace(base.numel(), stage, k) for k in range(self.subspaces)]
+        return add_family(family, base, sigma, out)
 
     def lag(self, server: IntrinsicServer, have: int | None) -> int:
         """How many finished stages the client lacks; whoever claims an impossible version lacks them all."""

@@ -11,17 +11,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from narrowcast.report.style import STYLE
 from narrowcast.report.summary import Summary
 from narrowcast.report.units import format_bytes, format_count
-
-STYLE = {
-    "static": ("#1f77b4", "o"),
-    "time-varying": ("#d62728", "s"),
-    "k-subspace": ("#2ca02c", "^"),
-    "k-subspace-time-varying": ("#9467bd", "D"),
-    "uncompressed": ("#333333", "*"),
-    "fedavg": ("#ff7f0e", "P"),
-}
 
 
 def draw(runs: list[Summary], path: Path, title: str | None = None) -> Path:
@@ -30,10 +22,7 @@ def draw(runs: list[Summary], path: Path, title: str | None = None) -> Path:
     for run in runs:
         _one(axes, run)
     facts = runs[0].facts
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: format_bytes(x)))
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: ""))
-    axes.set_xlabel("bytes of the run, up and down, all clients")
+    bytes_axis(axes)
     axes.set_ylabel(facts.metric)
     axes.set_title(
         title or f"{facts.task}: {format_count(facts.parameters)} parameters, {facts.clients} clients"
@@ -46,10 +35,18 @@ def draw(runs: list[Summary], path: Path, title: str | None = None) -> Path:
     return path
 
 
+def bytes_axis(axes: Axes) -> None:
+    """Bytes of a run from left to right, in powers of ten."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: format_bytes(x)))
+    axes.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: ""))
+    axes.set_xlabel("bytes of the run, up and down, all clients")
+
+
 def _one(axes: Axes, run: Summary) -> None:
     if not run.curve:
         return
-    color, marker = STYLE.get(run.facts.method, ("#8c564b", "X"))
+    color, marker = STYLE.get(run.facts.method, ("#8c564b", "X"))  # a folder may name a method of the past
     spent, metric = zip(*run.curve, strict=True)
     axes.plot(spent, metric, color=color, linewidth=1, alpha=0.45)
     axes.plot(

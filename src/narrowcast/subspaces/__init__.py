@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from narrowcast.random import Key
-from narrowcast.subspaces.base import Subspace, SubspaceSpec
+from narrowcast.subspaces.base import Subspace, SubspaceSpec, add_family
 from narrowcast.subspaces.dense import Dense
 from narrowcast.subspaces.fastfood import Fastfood
 from narrowcast.subspaces.rotation import Grouping, Rotation
@@ -39,6 +39,7 @@ __all__ = [
     "Rotation",
     "Subspace",
     "SubspaceSpec",
+    "add_family",
     "make",
     "subspace",
 ]

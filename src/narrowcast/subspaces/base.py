@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -53,11 +55,7 @@ class Subspace(ABC):
 
     def add_expanded(self, base: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
         """base + A x in one pass, (D,), (d,) -> (D,). `out` may be `base` itself."""
-        y = self._result(out, self.D, x)
-        if out is not None and _overlap(out, base) and out.data_ptr() != base.data_ptr():
-            raise ValueError("out shares memory with base without being base: give it memory of its own")
-        self._add_expanded(self._vector("base", base, self.D), self._vector("x", x, self.d), y.numpy())
-        return y
+        return add_family([self], base, x[None], out)
 
     def dense(self) -> Tensor:
         """A itself, (D, d): for tests and toys."""
@@ -74,6 +72,12 @@ class Subspace(ABC):
     def _add_expanded(self, base: Floats, x: Floats, out: Floats) -> None:
         """out = base + A x; an empty base is zero."""
 
+    def _add_family(self, family: Sequence[Self], base: Floats, xs: Floats, out: Floats) -> None:
+        """out = base + A_1 x_1 + ... + A_K x_K, added in this order, where self is A_1."""
+        for A, x in zip(family, xs, strict=True):
+            A._add_expanded(base, x, out)
+            base = out
+
     def _vector(self, name: str, v: Tensor, size: int) -> Floats:
         if v.dtype != torch.float32 or v.device.type != "cpu" or v.shape != (size,):
             raise ValueError(
@@ -83,15 +87,34 @@ class Subspace(ABC):
         array: Floats = v.detach().contiguous().numpy()
         return array
 
-    def _result(self, out: Tensor | None, size: int, operand: Tensor) -> Tensor:
+    def _result(self, out: Tensor | None, size: int, *operands: Tensor) -> Tensor:
         if out is None:
             return torch.empty(size, dtype=torch.float32)
         self._vector("out", out, size)
         if not out.is_contiguous() or out.requires_grad:
             raise ValueError("out must be contiguous and must not require gradients")
-        if _overlap(out, operand):
+        if any(_overlap(out, operand) for operand in operands):
             raise ValueError("out shares memory with the operand: give it memory of its own")
         return out
+
+
+def add_family(family: Sequence[Subspace], base: Tensor, xs: Tensor, out: Tensor | None = None) -> Tensor:
+    """base + A_1 x_1 + ... + A_K x_K, (D,), (K, d) -> (D,): bit for bit one `add_expanded` after the other.
+
+    The subspaces differ in their keys only. `out` may be `base` itself.
+    """
+    A = family[0]
+    if len({msgspec.structs.replace(each.spec, key=0) for each in family}) > 1 or len(xs) != len(family):
+        raise ValueError(
+            f"need subspaces that differ in their keys only and one row of xs for each, got {len(xs)} rows "
+            f"for {[each.spec for each in family]}"
+        )
+    y = A._result(out, A.D, *xs)
+    if out is not None and _overlap(out, base) and out.data_ptr() != base.data_ptr():
+        raise ValueError("out shares memory with base without being base: give it memory of its own")
+    rows = np.stack([A._vector("x", x, A.d) for x in xs])
+    A._add_family(family, A._vector("base", base, A.D), rows, y.numpy())
+    return y
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:

@@ -13,7 +13,8 @@ orthogonal A. E[A A^T] = I because the signs B are independent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -22,11 +23,13 @@ from narrowcast import random
 from narrowcast.hadamard import fwht_plain
 from narrowcast.kernels import edges, pool, tiles
 from narrowcast.kernels.butterfly import LANES, ROWS, STRIP
+from narrowcast.kernels.memory import ALIGNED
 from narrowcast.random import Key, Purpose
 from narrowcast.subspaces.base import Floats, Subspace, SubspaceSpec
 
 SCALES = np.array([1.0 / np.sqrt(2.0**k) for k in range(7)], np.float32)
 MOST_SHARDS = 32
+STREAM = 1 << 22  # numbers from which a result is written past the caches: it would not stay in them
 
 
 def floor_power_of_two(x: int) -> int:
@@ -53,19 +56,31 @@ class Rotation(Subspace):
         # Shards of a projection: fixed by (D, d), so that the sum does not depend on the number of threads.
         self.shards = max(1, min(MOST_SHARDS, D // (8 * d)))
         rho = random.below(random.derive(key, Purpose.OFFSET), d)
-        self._bits = (rho, *random.split(key), *random.bijection_args(key, self.tiles))
+        k0, k1 = random.split(key)
+        self._bits = (rho, k0, k1, *random.bijection_args(key, self.tiles))
+        self._rows = (np.array([rho]), np.array([k0]), np.array([k1]), self._bits[-1][None])
 
     def _add_expanded(self, base: Floats, x: Floats, out: Floats) -> None:
+        self._add_family([self], base, x[None], out)
+
+    def _add_family(self, family: Sequence[Self], base: Floats, xs: Floats, out: Floats) -> None:
+        """All K in one pass over memory."""
         if self.strips:
-            xs = x * SCALES[self.n.bit_length() - 1]
-            xs = np.concatenate([xs, xs[: self.n * self.V]])
-            same = base.size > 0 and base.ctypes.data == out.ctypes.data
-            pool.run(
-                tiles.expand_strips, self.strips, out, base, same, xs, self.n, self.d, *self._bits, grain=16
+            scaled = xs * SCALES[self.n.bit_length() - 1]
+            scaled = np.concatenate([scaled, scaled[:, : self.n * self.V]], axis=1)
+            rhos, k0s, k1s, keys = (
+                np.concatenate(rows) for rows in zip(*(A._rows for A in family), strict=True)
             )
+            away = out.size >= STREAM and out.ctypes.data % ALIGNED == 0
+            stream = away and base.ctypes.data != out.ctypes.data
+            first = base if base.size else np.zeros(STRIP, np.float32)
+            shape = (scaled.ravel(), self.n, self.d, rhos, k0s, k1s, *self._bits[3:6], keys)
+            pool.run(tiles.expand_strips, self.strips, out, first, stream, *shape, grain=16)
         first, count = self.edge
-        rest = (first, out, base, x, SCALES, self.D, self.n, self.V, *self._bits)
-        pool.run(edges.expand_blocks, count, *rest, grain=4096)
+        for A, x in zip(family, xs, strict=True):
+            rest = (first, out, base, x, SCALES, self.D, self.n, self.V, *A._bits)
+            pool.run(edges.expand_blocks, count, *rest, grain=4096)
+            base = out
 
     def _project(self, g: Floats, out: Floats) -> None:
         edges_acc = np.zeros((1 if self.strips else self.shards, self.d), np.float32)

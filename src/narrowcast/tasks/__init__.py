@@ -24,6 +24,7 @@ def _lazy(module: str, function: str = "build") -> Builder:
 TASKS: dict[str, Builder] = {
     "digits": _lazy("digits"),
     "fashion-mnist": _lazy("fashion_mnist"),
+    "fashion-mnist-conv": _lazy("fashion_mnist", "build_conv"),
     "cifar10": _lazy("cifar10"),
     "cifar10-small": _lazy("cifar10", "build_small"),
     "quadratic": _lazy("quadratic"),

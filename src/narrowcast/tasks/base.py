@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, islice
 from typing import NamedTuple, Protocol
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from narrowcast.flat import FlatParameters, Layout
 from narrowcast.random import Key
 from narrowcast.tasks.partition import IndexArray, Partition
+from narrowcast.tasks.side_by_side import plain_layers, sgd_step
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> (B,) losses, one an example
 Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of the whole test set
@@ -21,6 +23,7 @@ Prepare = Callable[[Tensor], Tensor]  # (stored inputs of a batch) -> what the m
 Examples = tuple[Tensor, Tensor]  # (inputs, targets)
 MOST_AT_ONCE = 50  # clients whose gradients are taken together (docs/performance.md)
 MEMORY_AT_ONCE = 1 << 26  # bytes of their gradients
+CACHE_AT_ONCE = 5 << 20  # bytes of the weights of clients that walk side by side
 
 
 class Batch(NamedTuple):
@@ -102,6 +105,7 @@ class TorchTask:
         self._loss, self._metrics, self._augment, self._prepare = loss, metrics, augment, prepare
         self._train, self._test = train, test
         self._vmap = True
+        self._layers = plain_layers(module)
         _check_examples(train, "train")
         _check_examples(test, "test")
         _check_clients(clients, len(train[1]))
@@ -132,8 +136,9 @@ class TorchTask:
 
     def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
         """By torch.func over chunks of equal-sized batches that fit in memory; big models one by one."""
-        at_once = max(1, min(MOST_AT_ONCE, MEMORY_AT_ONCE // (4 * self.layout.size)))
-        for _, same in groupby(batches, key=lambda batch: (len(batch.index), batch.key)):
+        fits = min(MOST_AT_ONCE, MEMORY_AT_ONCE // (4 * self.layout.size))
+        for (examples, _), same in groupby(batches, key=lambda batch: (len(batch.index), batch.key)):
+            at_once = max(1, min(fits, self.chunk // max(1, examples)))
             while chunk := list(islice(same, at_once)):
                 try:
                     rows = list(self._by_vmap(theta, chunk)) if self._vmap and len(chunk) > 1 else []
@@ -159,6 +164,34 @@ class TorchTask:
             theta, x.reshape(count, -1, *x.shape[1:]), y.reshape(count, -1, *y.shape[1:]), weight
         )
         yield from zip(losses.tolist(), gradients, strict=True)
+
+    def together(self, size: int) -> int:
+        """How many clients of `size` examples a step can `walk` side by side; 1: none can."""
+        if not self._layers or self._inputs(self._train[0][:1]).ndim != 2:
+            return 1
+        return max(1, min(MOST_AT_ONCE, CACHE_AT_ONCE // (4 * self.layout.size), self.chunk // size))
+
+    def walk(
+        self, theta: Tensor, walks: list[list[Batch]], rate: float, prox: float
+    ) -> tuple[Tensor, Tensor]:
+        """Clients' SGD steps side by side, walks[c] the batches of client c: mean losses (C,), ends (C, D).
+
+        All batches are of one size, and those of one step have one key.
+        """
+        here, total = theta.repeat(len(walks), 1), torch.zeros(len(walks))
+        for batches in zip(*walks, strict=True):
+            x, y = self._examples(torch.as_tensor(np.concatenate([b.index for b in batches])), batches[0].key)
+            objective = partial(self._weighted, y, torch.stack([b.weight for b in batches]))
+            pull = (here - theta).mul_(rate * prox) if prox else None
+            x = x.view(len(walks), -1, x.shape[1])
+            total += sgd_step(self._layers, self.layout, here, x, objective, rate)
+            if pull is not None:
+                here -= pull
+        return total / len(walks[0]), here
+
+    def _weighted(self, y: Tensor, weight: Tensor, outputs: Tensor) -> Tensor:
+        """(C, B, ...) outputs -> (C,) weighted sums of the losses."""
+        return (self._losses(outputs.flatten(0, 1), y).view_as(weight) * weight).sum(1)
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         self.flat.load(theta)
@@ -191,13 +224,16 @@ class TorchTask:
     def _objective(self, batch: Batch, part: slice) -> Tensor:
         index = torch.as_tensor(batch.index[part])
         x, y = self._examples(index, batch.key)
-        losses = self._loss(self.module(x), y)
-        if losses.shape != (len(index),):
+        return self._losses(self.module(x), y) @ batch.weight[part]
+
+    def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        losses = self._loss(outputs, y)
+        if losses.shape != (len(y),):
             raise ValueError(
-                f"the loss must return one number an example, shape ({len(index)},), got "
+                f"the loss must return one number an example, shape ({len(y)},), got "
                 f'{tuple(losses.shape)}: pass reduction="none" to torch\'s losses'
             )
-        return losses @ batch.weight[part]
+        return losses
 
 
 def _check_examples(examples: Examples, part: str) -> None:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from narrowcast import random
 from narrowcast.random import Key, Purpose
+from narrowcast.tasks.assemble import assemble
 from narrowcast.tasks.base import Examples, TorchTask
 from narrowcast.tasks.cifar10_files import FULL, SMALL, Form
-from narrowcast.tasks.options import TaskOptions, find_data, hold_out, split
+from narrowcast.tasks.options import TaskOptions, find_data
 from narrowcast.tasks.resnet9 import FULL_WIDTH, resnet9
 
 MEAN = torch.tensor((0.4914, 0.4822, 0.4465)).view(3, 1, 1)
@@ -75,12 +76,10 @@ def find(options: TaskOptions, forms: Sequence[Form] = FULL) -> tuple[Path, Form
 
 def build(options: TaskOptions, forms: Sequence[Form] = FULL, name: str = "cifar10") -> TorchTask:
     """ResNet-9 of width 64 (6 570 880 parameters), five images of one class a client: 10 000 clients."""
-    train, test = hold_out(options, *load(*find(options, forms)))
-    return TorchTask(
+    return assemble(
+        options,
         resnet9(options.key, options.width or FULL_WIDTH),
-        train=train,
-        test=test,
-        clients=split(options, train[1].numpy()),
+        *load(*find(options, forms)),
         augment=augment,
         prepare=normalise,
         name=name,

@@ -7,9 +7,10 @@ import torch
 
 from narrowcast import random
 from narrowcast.random import Purpose
+from narrowcast.tasks.assemble import assemble
 from narrowcast.tasks.base import Examples, TorchTask
 from narrowcast.tasks.mlp import mlp
-from narrowcast.tasks.options import TaskOptions, hold_out, split
+from narrowcast.tasks.options import TaskOptions
 
 WIDTH = 512
 TRAIN_TENTHS = 8
@@ -35,12 +36,5 @@ def load() -> tuple[Examples, Examples]:
 
 def build(options: TaskOptions) -> TorchTask:
     """MLP 64-w-w-10 (w = 512), five images of one class a client: 287 clients."""
-    train, test = hold_out(options, *load())
     width = options.width or WIDTH
-    return TorchTask(
-        mlp(options.key, 64, width, width, 10),
-        train=train,
-        test=test,
-        clients=split(options, train[1].numpy()),
-        name="digits",
-    )
+    return assemble(options, mlp(options.key, 64, width, width, 10), *load(), name="digits")

@@ -8,10 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from narrowcast.tasks.assemble import assemble
 from narrowcast.tasks.base import Examples, TorchTask
+from narrowcast.tasks.convnet import CONV_WIDTH, SIDE, convnet
 from narrowcast.tasks.files import check_labels, read_idx
 from narrowcast.tasks.mlp import mlp
-from narrowcast.tasks.options import TaskOptions, find_data, hold_out, split
+from narrowcast.tasks.options import TaskOptions, find_data
 
 WIDTH = 128
 MEAN, DEVIATION = 0.2860, 0.3530  # of the training images, scaled to [0, 1]
@@ -56,15 +58,19 @@ def normalise(images: Tensor) -> Tensor:
     return (images.float() / 255 - MEAN) / DEVIATION
 
 
+def pictures(images: Tensor) -> Tensor:
+    """(B, 784) bytes -> (B, 1, 28, 28) of such floats."""
+    return normalise(images).view(-1, 1, SIDE, SIDE)
+
+
 def build(options: TaskOptions) -> TorchTask:
     """MLP 784-w-w-10 (w = 128: 118 282 parameters), five images of one class a client: 12 000 clients."""
-    train, test = hold_out(options, *load(find(options)))
     width = options.width or WIDTH
-    return TorchTask(
-        mlp(options.key, 784, width, width, 10),
-        train=train,
-        test=test,
-        clients=split(options, train[1].numpy()),
-        prepare=normalise,
-        name="fashion-mnist",
-    )
+    model = mlp(options.key, 784, width, width, 10)
+    return assemble(options, model, *load(find(options)), prepare=normalise, name="fashion-mnist")
+
+
+def build_conv(options: TaskOptions) -> TorchTask:
+    """Two convolutions and a linear layer (w = 16: 24 186 parameters) on the same data, clients and all."""
+    model = convnet(options.key, options.width or CONV_WIDTH)
+    return assemble(options, model, *load(find(options)), prepare=pictures, name="fashion-mnist-conv")

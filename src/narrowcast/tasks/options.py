@@ -20,6 +20,7 @@ from narrowcast.tasks.partition import Partition
 if TYPE_CHECKING:  # the options themselves need no torch
     from narrowcast.tasks.base import Examples
 
+TRAINABLE = ("all", "biases", "lora")
 PARTITIONS = ("class", "iid", "dirichlet", "natural")
 DATA_VARIABLE = "NARROWCAST_DATA"
 EXAMPLES_PER_CLIENT = 5  # the paper's: 50 000 images, 10 000 clients
@@ -31,7 +32,8 @@ class TaskOptions:
     """None leaves a choice to the task. Everything random about the task follows from `key`.
 
     `validation` holds a keyed tenth of the training set out and evaluates on it instead of the test set, so
-    that rates can be tuned without reading the test set.
+    that rates can be tuned without reading the test set. `trainable` chooses what is trained and sent at all:
+    see trainable.restrict.
     """
 
     key: Key
@@ -41,6 +43,9 @@ class TaskOptions:
     width: int | None = None
     data: Path | None = None
     validation: bool = False
+    trainable: str = "all"
+    lora_rank: int = 4
+    lora_alpha: float = 4.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.key <= MASK64:
@@ -55,6 +60,12 @@ class TaskOptions:
             raise ValueError(f"Dirichlet needs a finite alpha > 0, got {self.alpha}")
         if self.width is not None and self.width < 1:
             raise ValueError(f"a model's width is at least 1, got {self.width}")
+        if self.trainable not in TRAINABLE:
+            raise ValueError(f"cannot train {self.trainable!r}: choose one of {', '.join(TRAINABLE)}")
+        if self.lora_rank < 1:
+            raise ValueError(f"LoRA's rank is at least 1, got {self.lora_rank}")
+        if not (math.isfinite(self.lora_alpha) and self.lora_alpha > 0):
+            raise ValueError(f"LoRA needs a finite alpha > 0, got {self.lora_alpha}")
 
 
 def split(

@@ -34,6 +34,8 @@ class QuadraticTask:
     higher_is_better = False
 
     def __init__(self, options: TaskOptions) -> None:
+        if options.trainable != "all":
+            raise ValueError(f"quadratic has no layers to train {options.trainable!r} of: leave it at 'all'")
         size = options.width or DIMENSION
         keys = [random.derive(options.key, Purpose.DATA, 1 + i) for i in range(4)]
         self.layout = Layout(("theta",), ((size,),))

@@ -1,0 +1,111 @@
+"""EF21: clients and server keep estimates of the gradients, and only the largest corrections are sent.
+
+c_i = top_k(v_i - g_i),  g_i <- g_i + c_i,  g <- g + (1/N) sum_i c_i,  the server steps on g
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from narrowcast import formats, wire
+from narrowcast.codes import sparse
+from narrowcast.flat import Layout
+from narrowcast.methods.about import About
+from narrowcast.methods.base import Accumulator, Model, Private, RoundInfo, Where, blocks, finite, mean
+from narrowcast.methods.topk import check_k, count, largest
+from narrowcast.methods.uncompressed import DenseServer, Uncompressed
+from narrowcast.random import Key
+from narrowcast.wire import Payload
+
+ABOUT = About(
+    up="k values and their positions",
+    down="D numbers",
+    client="D numbers: its estimate",
+    server="D numbers, and D of the mean estimate",
+    formula="c_i = top_k(v_i - g_i);  g_i <- g_i + c_i;  g <- g + (1/N) sum_i c_i;  theta <- theta - lr g",
+    source="Richtarik et al. 2021; partial participation: EF21-PP, Fatkhullin et al. 2021",
+    text="""
+Client i keeps an estimate `g_i` of its gradient, zero at first, and sends the k largest coordinates of what
+the estimate lacks, `c_i = top_k(v_i - g_i)`; both sides add them, so the server's `g` is always the mean of
+all N estimates, `g <- g + (1/N) sum_i c_i` over those that came, and it steps on `g` with its optimiser. As
+`g` is dense, the whole model is sent down.
+
+The estimates of those who do not come stay as they were. With 12 000 clients of which 100 come in a round,
+`g` starts at zero and fills over the first epoch, in which steps are too short (in its t-th round by t/120);
+from then on its entries are on average half an epoch old, and with the k largest coordinates of one visit an
+epoch a client's estimate follows its gradient slowly. The method is made for few clients that always come,
+where it converges without the bounds that error feedback needs; here it behaves like a momentum of about an
+epoch, and wants small rates. A client that loses `g_i` begins at zero, while its old estimate stays in `g`
+for good: `g` is then off by `g_i / N`, since the server keeps the mean alone and cannot take it out.
+""",
+)
+
+
+@dataclass(frozen=True)
+class EF21Server(DenseServer):
+    estimate: Tensor  # (D,) g
+
+
+@dataclass(frozen=True)
+class EF21(Uncompressed):
+    name: ClassVar[str] = "ef21"
+    clients: int = 1  # N, all there are
+    k: int | None = None
+    uplink: str = "f32"
+
+    def __post_init__(self) -> None:
+        check_k(self.k)
+        formats.by_name(self.uplink)
+        if self.clients < 1:
+            raise ValueError(f"clients must be at least 1, got {self.clients}")
+
+    @property
+    def linear(self) -> bool:
+        return False
+
+    @property
+    def stateful(self) -> bool:
+        return True
+
+    @property
+    def setting(self) -> str:
+        return f"k={self.k}" if self.k else ""
+
+    def server(self, theta0: Tensor, layout: Layout) -> DenseServer:
+        return EF21Server(0, theta0, self.optimiser.init(theta0), torch.zeros_like(theta0))
+
+    def compress(
+        self, private: Private | None, v: Tensor, model: Model, key: Key
+    ) -> tuple[Private | None, Payload]:
+        g = private["estimate"] if private else torch.zeros_like(v)
+        lacks = v - g
+        where = largest(lacks, count(self.k, v.numel()))
+        values = wire.block(lacks[where], self.uplink, key)
+        g = g.index_add(0, where, values.numbers(len(where)))  # as the server reads them
+        return {"estimate": g}, wire.payload([sparse.positions(where, v.numel()), values])
+
+    def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
+        D = acc.total.shape[1]
+        positions, values = blocks(up, 2)
+        where, numbers = sparse.read(positions, values, D, count(self.k, D))
+        return (0, where), numbers
+
+    def step(self, server: DenseServer, acc: Accumulator, round: RoundInfo) -> DenseServer:
+        if acc.weight == 0:
+            return server
+        assert isinstance(server, EF21Server)
+        estimate = finite(server.estimate + mean(acc)[0] * (acc.count / self.clients))
+        state, delta = self.optimiser.step(server.optimiser, estimate, round.rate)
+        weights = finite(server.weights - delta)
+        return EF21Server(server.version + 1, weights, state, estimate)
+
+    def state(self, server: DenseServer) -> dict[str, Any]:
+        assert isinstance(server, EF21Server)
+        return {**super().state(server), "estimate": server.estimate}
+
+    def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> DenseServer:
+        return EF21Server(**state)

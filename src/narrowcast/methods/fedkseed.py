@@ -1,0 +1,187 @@
+"""FedKSeed: no gradients. The model moves along K seeded directions, and a client sends slopes of its loss.
+
+theta = theta0 + sum_j s_j z_j,  s_j <- s_j - lr mean over clients of (1/n) sum of its slopes along z_j
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from narrowcast import random, wire
+from narrowcast.flat import Layout
+from narrowcast.kernels import pool
+from narrowcast.kernels import seeds as kernels
+from narrowcast.methods.about import About
+from narrowcast.methods.base import (
+    LOG,
+    MAX_NUMBER,
+    Accumulator,
+    Directions,
+    Diverged,
+    Method,
+    Model,
+    Private,
+    RoundInfo,
+    Server,
+    Where,
+    mean,
+    only_block,
+)  # fmt: skip
+from narrowcast.random import Key, Purpose
+from narrowcast.server_optim import SGD, Optimiser, State
+from narrowcast.wire import Payload, WireError
+
+ABOUT = About(
+    up="n slopes, one a local step",
+    down="K numbers",
+    client="nothing",
+    server="K numbers, theta0",
+    formula="theta = theta0 + sum_j s_j z_j;  s_j <- s_j - lr mean_w (1/n) sum_{i: j_i = j} z_j . v_w",
+    source="after FedKSeed: Qin et al. 2024; MeZO: Malladi et al. 2023",
+    text="""
+TEXT
+""",
+)
+MAX_STEPS = 1024  # slopes in an upload
+MAX_SEEDS = 1 << 16
+
+
+@dataclass
+class Seeds:
+    """The K directions z_j of random signs: theirs is the key alone, nothing is stored."""
+
+    key: Key
+    count: int
+    epsilon: float = 1e-3
+
+    def of(self, route: int, steps: int) -> list[int]:
+        """Which directions a client on this route probes: one a step."""
+        return [random.below(random.derive(route, Purpose.SUBSPACE, s), self.count) for s in range(steps)]
+
+    def add(self, theta: Tensor, key: Key, step: int, scale: float) -> None:
+        """theta += scale z_j in place, j the direction of this step of the client with this key."""
+        j = random.below(random.derive(route(key), Purpose.SUBSPACE, step), self.count)
+        strips = -(-theta.numel() // kernels.STRIP)
+        with np.errstate(over="ignore"):  # the loss will show it
+            s = np.float32(scale)
+        pool.run(kernels.add_strips, strips, theta.numpy(), j, s, *random.split(self.key), grain=64)
+
+    def expand(self, base: Tensor, s: Tensor, out: Tensor | None = None) -> Tensor:
+        """base + sum_j s_j z_j, (D,), (K,) -> (D,): summed in the order of j, for any number of threads."""
+        out = torch.empty_like(base) if out is None else out
+        used = np.flatnonzero(s.numpy())  # directions nobody has probed yet cost nothing
+        strips = -(-base.numel() // kernels.STRIP)
+        words = random.split(self.key)
+        pool.run(kernels.expand_strips, strips, out.numpy(), base.numpy(), used, s.numpy()[used], *words)
+        return out
+
+
+def route(key: Key) -> int:
+    """The 32 bits of a client's key from which its directions follow."""
+    return random.below(key, 1 << 32)
+
+
+@dataclass(frozen=True)
+class SeedsServer(Server):
+    version: int
+    base: Tensor  # (D,) theta0
+    s: Tensor  # (K,)
+    optimiser: State
+
+
+@dataclass(frozen=True)
+class FedKSeed(Method[SeedsServer]):
+    name: ClassVar[str] = "fedkseed"
+    local_steps: ClassVar[int] = 8
+    key: Key = 0
+    seeds: int = 1024
+    epsilon: float = 1e-3
+    optimiser: Optimiser = field(default_factory=SGD)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.seeds <= MAX_SEEDS:
+            raise ValueError(f"need 1 <= seeds <= {MAX_SEEDS}, got {self.seeds}")
+        if not 0 < self.epsilon <= 1:
+            raise ValueError(f"epsilon must be positive and at most 1, got {self.epsilon}")
+
+    @property
+    def linear(self) -> bool:
+        return False  # every client has directions of its own
+
+    @property
+    def directions(self) -> Directions:
+        return self._seeds
+
+    @property
+    def _seeds(self) -> Seeds:
+        return Seeds(random.derive(self.key, Purpose.SUBSPACE), self.seeds, self.epsilon)
+
+    @property
+    def setting(self) -> str:
+        return f"K={self.seeds}"
+
+    def server(self, theta0: Tensor, layout: Layout) -> SeedsServer:
+        s = torch.zeros(self.seeds)
+        return SeedsServer(0, theta0, s, self.optimiser.init(s))
+
+    def theta(self, server: SeedsServer, out: Tensor | None = None) -> Tensor:
+        return self._seeds.expand(server.base, server.s, out)
+
+    def lag(self, server: SeedsServer, have: int | None) -> int:
+        return 0
+
+    def download(self, server: SeedsServer, have: int | None) -> Payload:
+        return wire.payload([wire.block(server.s)], kind=LOG)
+
+    def reconcile(
+        self, model: Model, down: Payload, version: int, out: Tensor | None = None
+    ) -> tuple[Model, Tensor]:
+        if down.kind != LOG or len(down.blocks) != 1:
+            raise WireError(
+                f"expected {self.seeds} numbers in one block, got kind {down.kind}, {len(down.blocks)} blocks"
+            )
+        s = down.blocks[0].numbers(self.seeds)
+        return replace(model, version=version), self._seeds.expand(model.base, s, out)
+
+    def route(self, key: Key) -> int:
+        return route(key)
+
+    def compress(
+        self, private: Private | None, v: Tensor, model: Model, key: Key
+    ) -> tuple[Private | None, Payload]:
+        if v.dim() != 1 or not 1 <= v.numel() <= MAX_STEPS:
+            raise ValueError(f"expected 1 to {MAX_STEPS} slopes, one a local step, got {tuple(v.shape)}")
+        return private, wire.payload([wire.block(v)], route=self.route(key))
+
+    def zero(self, server: SeedsServer) -> Accumulator:
+        return Accumulator(torch.zeros(1, self.seeds))
+
+    def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
+        """The mean of the client's slopes, each at its direction: it has one say, however many it sends."""
+        block = only_block(up)
+        steps = len(block.data) // 4
+        if block.format != 0 or not 1 <= steps <= MAX_STEPS:
+            raise WireError(f"expected 1 to {MAX_STEPS} slopes as f32, got {len(block.data)} bytes")
+        slopes = block.numbers(steps)
+        where = torch.tensor(self._seeds.of(wire.number(up.route), steps))
+        return 0, torch.zeros(self.seeds).index_add_(0, where, slopes / steps)
+
+    def step(self, server: SeedsServer, acc: Accumulator, round: RoundInfo) -> SeedsServer:
+        if acc.weight == 0:
+            return server
+        state, delta = self.optimiser.step(server.optimiser, mean(acc)[0], round.rate)
+        s = server.s - delta
+        if not server.base.abs().max() + s.abs().sum() <= MAX_NUMBER:  # no coordinate of theta is larger
+            raise Diverged("the model has left all bounds: lower --lr")
+        return replace(server, version=server.version + 1, s=s, optimiser=state)
+
+    def state(self, server: SeedsServer) -> dict[str, Any]:
+        return {"version": server.version, "s": server.s, "optimiser": server.optimiser}
+
+    def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> SeedsServer:
+        return SeedsServer(state["version"], theta0, state["s"], state["optimiser"])

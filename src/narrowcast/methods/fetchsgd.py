@@ -1,0 +1,123 @@
+"""FetchSGD: clients send count sketches; momentum and error are sketches on the server, and steps are sparse.
+
+u <- rho u + mean S v,  e <- e + lr u,  delta = top_k(estimate(e)),  theta <- theta - delta
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from narrowcast import formats, random, wire
+from narrowcast.methods.about import About
+from narrowcast.methods.base import (
+    Accumulator,
+    Model,
+    Private,
+    RoundInfo,
+    Where,
+    finite,
+    mean,
+    only_block,
+)
+from narrowcast.methods.changes import Changes, ChangesServer
+from narrowcast.methods.topk import check_k, count
+from narrowcast.random import Key, Purpose
+from narrowcast.server_optim import State
+from narrowcast.sketch import MAX_COLUMNS, MAX_ROWS, CountSketch
+from narrowcast.wire import Payload
+
+ABOUT = About(
+    up="r c numbers: a sketch",
+    down="the coordinates changed since the last visit, or all D",
+    client="nothing",
+    server="D numbers, when each changed, two sketches",
+    formula="u <- rho u + S(v);  e <- e + lr u;  theta <- theta - top_k(estimate(e))",
+    source="Rothchild et al. 2020",
+    text="""
+TEXT
+""",
+)
+_sketch = lru_cache(maxsize=64)(CountSketch)  # it holds no numbers, only settings
+
+
+@dataclass(frozen=True)
+class FetchSGD(Changes):
+    """`printed`: subtract S(delta) from e and let u be, as the paper prints it, instead of zeroing cells."""
+
+    name: ClassVar[str] = "fetchsgd"
+    key: Key = 0
+    k: int | None = None
+    rows: int = 5
+    columns: int | None = None
+    momentum: float = 0.9
+    uplink: str = "f32"
+    printed: bool = False
+
+    def __post_init__(self) -> None:
+        check_k(self.k)
+        formats.by_name(self.uplink)
+        if not 1 <= self.rows <= MAX_ROWS or not 1 <= (self.columns or 1) <= MAX_COLUMNS:
+            raise ValueError(
+                f"a sketch has 1 to {MAX_ROWS} rows and 1 to {MAX_COLUMNS} columns, "
+                f"got {self.rows} and {self.columns}"
+            )
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must lie in 0 .. 1, below 1, got {self.momentum}")
+
+    @property
+    def linear(self) -> bool:
+        return formats.by_name(self.uplink).exact
+
+    @property
+    def setting(self) -> str:
+        c, k = (f"{letter}={n}" if n else "" for letter, n in (("c", self.columns), ("k", self.k)))
+        return f"{c} {k}".strip()
+
+    def sketch(self, D: int) -> CountSketch:
+        """S, from the run's key; a quarter of D numbers unless the columns are given."""
+        columns = self.columns or max(1, D // (4 * self.rows))
+        return _sketch(D, self.rows, columns, random.derive(self.key, Purpose.SUBSPACE))
+
+    def initial(self, theta0: Tensor) -> State:
+        empty = torch.zeros(self.sketch(theta0.numel()).size)
+        return {"momentum": empty, "error": empty}
+
+    def compress(
+        self, private: Private | None, v: Tensor, model: Model, key: Key
+    ) -> tuple[Private | None, Payload]:
+        return private, wire.payload([wire.block(self.sketch(v.numel()).sketch(v), self.uplink, key)])
+
+    def zero(self, server: ChangesServer) -> Accumulator:
+        return Accumulator(torch.zeros(1, self.sketch(server.weights.numel()).size))
+
+    def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
+        return 0, only_block(up).numbers(acc.total.shape[1])
+
+    def delta(self, state: State, acc: Accumulator, D: int, round: RoundInfo) -> tuple[State, Tensor]:
+        sketch = self.sketch(D)
+        u = finite(state["momentum"] * self.momentum + mean(acc)[0])
+        e = finite(state["error"] + u * round.rate)
+        found = sketch.estimate(e)
+        where = _largest(found, count(self.k, D))
+        delta = torch.zeros(D).index_copy_(0, where, found[where])
+        sent = sketch.sketch(delta)
+        if self.printed:
+            return {"momentum": u, "error": e - sent}, delta
+        left = sent == 0
+        return {"momentum": u * left, "error": e * left}, delta
+
+
+def _largest(x: Tensor, k: int) -> Tensor:
+    """The positions of the k numbers of largest size; the first of equals.
+
+    Coordinates whose medians lie in one cell are equal in size, so the order must not be left to torch.
+    """
+    size = x.abs()
+    least = torch.topk(size, k, sorted=False).values.min()
+    above, equal = torch.nonzero(size > least).view(-1), torch.nonzero(size == least).view(-1)
+    return torch.cat([above, equal[: k - len(above)]])

@@ -1,0 +1,34 @@
+"""What the built-in torch tasks have in common: module, data and options become a task."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from narrowcast.tasks.base import Augment, Examples, Prepare, TorchTask
+from narrowcast.tasks.options import TaskOptions, hold_out, split
+from narrowcast.tasks.trainable import restrict
+
+
+def assemble(
+    options: TaskOptions,
+    module: nn.Module,
+    train: Examples,
+    test: Examples,
+    *,
+    name: str,
+    augment: Augment | None = None,
+    prepare: Prepare | None = None,
+    chunk: int = 1024,
+) -> TorchTask:
+    """A classifier as the options say: validation held out, clients cut, perhaps few parameters trained."""
+    train, test = hold_out(options, train, test)
+    return TorchTask(
+        restrict(module, options),
+        train=train,
+        test=test,
+        clients=split(options, train[1].numpy()),
+        augment=augment,
+        prepare=prepare,
+        name=name,
+        chunk=chunk,
+    )

@@ -1,0 +1,94 @@
+"""SGD steps of several clients side by side: linear layers whose weights have a client axis in front.
+
+After its first local step a client has weights of its own. A loop over clients pays torch's overhead for
+each of them, and torch.func.vmap pays more than it saves (docs/performance.md). A plain stack of linear layers
+is a few batched matrix products; taking the step on the way back adds each weight's gradient to the weight
+in the very product that makes it, so that no gradient is ever written to memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from narrowcast.flat import Layout
+
+ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
+Back = Callable[[Tensor], Tensor | None]  # gradient at a layer's outputs -> at its inputs, if anyone asks
+
+
+def plain_layers(module: nn.Module) -> list[nn.Module]:
+    """The layers of a stack of linear and elementwise ones, in order; none if the module is anything else."""
+    layers = _flattened(module)
+    held = [p for layer in layers for p in layer.parameters()]
+    plain = all(type(layer) is nn.Linear or type(layer) in ELEMENTWISE for layer in layers)
+    hooked = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules())
+    tied = len(held) != len(list(module.parameters()))
+    fit = plain and held and not hooked and not tied and all(p.requires_grad for p in held)
+    return layers if fit else []
+
+
+def _flattened(module: nn.Module) -> list[nn.Module]:
+    if type(module) is not nn.Sequential:
+        return [module]
+    return [layer for child in module for layer in _flattened(child)]
+
+
+@torch.no_grad()
+def sgd_step(
+    layers: list[nn.Module],
+    layout: Layout,
+    here: Tensor,
+    x: Tensor,
+    objective: Callable[[Tensor], Tensor],
+    rate: float,
+) -> Tensor:
+    """Row c of here (C, D) takes a step on x[c] (B, inputs), in place; the losses before it, (C,).
+
+    `objective` maps outputs (C, B, outputs) to the losses (C,).
+    """
+    parts = torch.split(here, [math.prod(shape) for shape in layout.shapes], dim=1)
+    weights = iter([part.view(len(here), *shape) for part, shape in zip(parts, layout.shapes, strict=True)])
+    way_back: list[Back] = []
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            own = list(islice(weights, len(list(layer.parameters()))))
+            x, back = _linear(x, own, rate, first=not any(way_back))
+        else:
+            x, back = _elementwise(layer, x)
+        way_back.append(back)
+    with torch.enable_grad():
+        outputs = x.requires_grad_()
+        losses = objective(outputs)
+        g: Tensor | None = torch.autograd.grad(losses.sum(), outputs)[0]
+    for back in reversed(way_back):
+        if g is not None:
+            g = back(g)
+    return losses.detach()
+
+
+def _linear(x: Tensor, own: list[Tensor], rate: float, first: bool) -> tuple[Tensor, Back]:
+    weight = own[0]
+
+    def back(g: Tensor) -> Tensor | None:
+        before = None if first else torch.bmm(g, weight)
+        weight.baddbmm_(g.mT, x, alpha=-rate)
+        for bias in own[1:]:
+            bias.sub_(g.sum(1), alpha=rate)
+        return before
+
+    y = torch.bmm(x, weight.mT)
+    for bias in own[1:]:
+        y += bias[:, None]
+    return y, back
+
+
+def _elementwise(layer: nn.Module, x: Tensor) -> tuple[Tensor, Back]:
+    with torch.enable_grad():
+        start = x.detach().requires_grad_()
+        y = layer(start)
+    return y.detach(), lambda g: torch.autograd.grad(y, start, g)[0]

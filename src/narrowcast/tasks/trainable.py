@@ -1,0 +1,98 @@
+"""Train fewer parameters instead of sending fewer numbers: biases alone, or low-rank adapters.
+
+Whatever stays frozen is no part of theta: D is what is trained, and any method can be laid over it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import nn
+
+from narrowcast import random
+from narrowcast.random import Key, Purpose
+from narrowcast.tasks.init import initialise
+from narrowcast.tasks.options import TaskOptions
+
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+ADAPTERS = 1  # apart from 0, the layers' own stream of initial weights
+SMALL_GAIN = 1 / 3  # the variance of PEFT's own uniform A
+
+
+def restrict(module: nn.Module, options: TaskOptions) -> nn.Module:
+    """The module with only those parameters trainable that `options.trainable` names; changed in place.
+
+    all      as it stands
+    biases   BitFit (Ben Zaken et al. 2022): every bias, and the head, which is the last linear or convolution
+             layer as the modules are listed
+    lora     W + (alpha / r) B A on every linear and convolution layer (Hu et al. 2022), by PEFT: W and the
+             biases frozen, A (r, in) from the key, B (out, r) zero, so that the model starts as it was
+    """
+    match options.trainable:
+        case "biases":
+            return _biases_and_head(module)
+        case "lora":
+            return _adapters(module, options)
+        case _:
+            return module
+
+
+def _layers(module: nn.Module) -> dict[str, nn.Module]:
+    found: dict[str, nn.Module] = {
+        name: part for name, part in module.named_modules() if isinstance(part, LAYERS)
+    }
+    if not found:
+        raise ValueError(
+            f"{type(module).__name__} has no linear or convolution layer: train all of it (trainable='all')"
+        )
+    return found
+
+
+def _biases_and_head(module: nn.Module) -> nn.Module:
+    head = {id(p) for p in list(_layers(module).values())[-1].parameters()}
+    for name, p in module.named_parameters():
+        kept = name.rpartition(".")[2] == "bias" or id(p) in head
+        p.requires_grad_(p.requires_grad and kept)  # what the caller froze stays frozen
+    return module
+
+
+def _adapters(module: nn.Module, options: TaskOptions) -> nn.Module:
+    peft = _peft()
+    layers = _layers(module)
+    if "" in layers:
+        raise ValueError(
+            f"LoRA wraps the layers inside a module, and this one is a {type(module).__name__} itself: "
+            "put it into an nn.Sequential"
+        )
+    config = peft.LoraConfig(
+        r=options.lora_rank,
+        lora_alpha=options.lora_alpha,
+        target_modules="|".join(map(re.escape, layers)),  # as a list, "0" would name every "x.0" too
+    )
+    module = peft.inject_adapter_in_model(config, module)
+    _start(module, random.derive(options.key, Purpose.INIT, 0, ADAPTERS))
+    return module
+
+
+@torch.no_grad()
+def _start(module: nn.Module, key: Key) -> None:
+    """A and B anew: PEFT draws A from torch's generator, which differs between machines and versions."""
+    named = list(module.named_modules())
+    A, B = ([m for n, m in named if n.endswith(f".lora_{which}.default")] for which in "AB")
+    initialise(nn.ModuleList(A), key, SMALL_GAIN)
+    for part in B:
+        for p in part.parameters():
+            p.zero_()
+
+
+def _peft() -> Any:
+    """The library, which takes seconds to import: only where adapters are asked for."""
+    try:
+        import peft
+    except ImportError as error:
+        raise RuntimeError(
+            f"trainable 'lora' needs the PEFT library ({error}): pip install 'narrowcast[lora]'"
+        ) from None
+    return peft

@@ -1,0 +1,38 @@
+"""A short run of a method on a toy task, for its twin to be held against."""
+
+import numpy as np
+
+from naive import toy
+from narrowcast.plan import Plan
+from narrowcast.random import Purpose, derive
+from narrowcast.sampling import Cohorts
+from narrowcast.simulate import Simulation
+
+E, N, W, KEY = 4, 12, 5, 11  # the last round of an epoch has two clients
+
+
+def rounds():
+    """(t, clients) of the run."""
+    cohorts = Cohorts(N, W, KEY)
+    return [(t, cohorts.come(t).tolist()) for t in range(E * cohorts.rounds_per_epoch)]
+
+
+def key_of(t, c):
+    """The key of client c in round t."""
+    return derive(KEY, Purpose.ROUTE, t, c)
+
+
+def trained(method, kind, eta):
+    """(simulation, theta_0, theta, gradient) of the fast run."""
+    task, gradient = toy(kind, N)
+    run = Simulation(task, method, Plan(cohort=W, lr=eta, epochs=E, key=KEY))
+    *_, last = run
+    assert last.metrics["loss"] < 0.95 * task.evaluate(task.theta0())["loss"]  # theta is worth comparing
+    return run, task.theta0().double().numpy(), run.theta.double().numpy(), gradient
+
+
+def assert_same(theta, twin, theta_0, tolerance=5e-6):
+    """Equal up to float32: each of a few hundred operations on the way errs by 2^-24, relative."""
+    way = np.linalg.norm(twin - theta_0)
+    assert way > 0.2
+    assert np.linalg.norm(theta - twin) < tolerance * way
