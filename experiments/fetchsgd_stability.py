@@ -20,6 +20,8 @@ from narrowcast.config import make_config
 from narrowcast.kernels import pool
 from narrowcast.methods import Diverged
 from narrowcast.methods.fetchsgd import FetchSGD
+from narrowcast.methods.uncompressed import Uncompressed
+from narrowcast.server_optim import SGD, Momentum
 from narrowcast.simulate import Simulation
 from narrowcast.tasks import build
 
@@ -56,9 +58,8 @@ def settings(D: int) -> Iterator[dict[str, float]]:
         yield published | {"columns": D // 200, "k": k, "lr": 0.1}
 
 
-def outcome(task, base, s):  # type: ignore[no-untyped-def]
-    config = base.model_copy(update={"lr": s["lr"]})
-    method = FetchSGD(key=config.key, **{name: s[name] for name in s if name != "lr"})
+def outcome(task, base, lr, method):  # type: ignore[no-untyped-def]
+    config = base.model_copy(update={"lr": lr})
     run = Quick(task, method, replace(config.plan(len(task.clients), b"12345678"), evaluate_every=0))
     try:
         *_, last = run
@@ -84,7 +85,13 @@ def main(name: str) -> None:
             seen.append(s)
             cells = "subtract" if s["printed"] else "zero"
             line = f"| 5 x {s['columns']} | {s['k']} | {s['momentum']} | {s['lr']} | {cells} |"
-            print(line, outcome(task, base, s), "|", flush=True)
+            method = FetchSGD(key=base.key, **{name: s[name] for name in s if name != "lr"})
+            print(line, outcome(task, base, s["lr"], method), "|", flush=True)
+    for lr in (0.1, 0.4, 1.6):
+        for momentum in (0.0, 0.9):
+            method = Uncompressed(Momentum(momentum) if momentum else SGD())
+            line = f"| uncompressed | | {momentum} | {lr} | |"
+            print(line, outcome(task, base, lr, method), "|", flush=True)
 
 
 if __name__ == "__main__":

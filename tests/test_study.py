@@ -120,6 +120,15 @@ def test_an_interrupted_study_begins_no_more_runs(tmp_path: Path) -> None:
     assert len(begun) <= 3  # a row each at most
 
 
+def test_rows_that_share_a_tuning_run_do_it_once(tmp_path: Path) -> None:
+    """Both uncompressed rows are tuned alike: at the same time, the second waits for the first."""
+    run, failed = conduct(
+        tiny(tmp_path), tmp_path, rows=["plain", "plain, half as long"], jobs=2, tune_only=True
+    )
+    assert not failed
+    assert len(run.ran) == len({study.folder_of(c) for c in run.ran}) <= 5
+
+
 def test_a_name_changes_no_run_and_a_setting_does(tmp_path: Path) -> None:
     conduct(tiny(tmp_path), tmp_path, rows=["ours"])
     renamed, _ = conduct(tiny(tmp_path, TINY.replace('"ours"', '"theirs"')), tmp_path, rows=["theirs"])

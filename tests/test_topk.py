@@ -12,8 +12,8 @@ from naive.signsgd import signsgd
 from naive.topk import top_k, topk
 from narrowcast.codes import indices, signs
 from narrowcast.formats import FORMATS, FormatError
+from narrowcast.largest import largest
 from narrowcast.methods import Model, method
-from narrowcast.methods.topk import largest
 from narrowcast.plan import Plan
 from narrowcast.sampling import Cohorts
 from narrowcast.simulate import Simulation

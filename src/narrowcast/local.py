@@ -89,7 +89,7 @@ def client_updates(
         return
     for size, same in groupby(group, key=lambda member: _size(task, member[0], local)):
         at_once = task.together(size) if isinstance(task, TorchTask) else 1
-        if at_once == 1:
+        if not isinstance(task, TorchTask) or at_once == 1:
             yield from (_steps(task, theta, client, key, local, augment) for client, key in same)
             continue
         while parts := [part for _ in range(pool.threads()) if (part := list(islice(same, at_once)))]:

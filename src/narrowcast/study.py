@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -163,11 +164,12 @@ def conduct(
 ) -> dict[str, str]:
     """Run what is missing, `jobs` rows at a time; the names of rows that failed, and why.
 
-    When interrupted it begins no more runs, calls `stop` to end those that `run` has going, and waits for them.
+    When interrupted it begins no more runs, calls `stop` to end those that `run` has going, and waits.
     """
     chosen = [row for row in study.rows if rows is None or row.name in rows]
     failed: dict[str, str] = {}
     started, done, halted = time.monotonic(), 0, threading.Event()
+    held: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # rows may share a tuning run
 
     def one(row: Row) -> None:
         nonlocal done
@@ -175,7 +177,8 @@ def conduct(
         def attempt(config: RunConfig) -> Path | None:
             if halted.is_set():
                 raise Interrupted("stopped")
-            return _attempt(row, config, out, run, tell)
+            with held[folder_of(config)]:
+                return _attempt(row, config, out, run, tell)
 
         try:
             follow(study, row, attempt, tune_only)

@@ -14,9 +14,10 @@ from torch import Tensor
 from narrowcast import formats, wire
 from narrowcast.codes import sparse
 from narrowcast.flat import Layout
+from narrowcast.largest import largest
 from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, RoundInfo, Where, blocks, finite, mean
-from narrowcast.methods.topk import check_k, count, largest
+from narrowcast.methods.topk import check_k, count
 from narrowcast.methods.uncompressed import DenseServer, Uncompressed
 from narrowcast.random import Key
 from narrowcast.wire import Payload

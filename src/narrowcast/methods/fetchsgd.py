@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from narrowcast import formats, random, wire
+from narrowcast.largest import largest
 from narrowcast.methods.about import About
 from narrowcast.methods.base import (
     Accumulator,
@@ -103,21 +104,10 @@ class FetchSGD(Changes):
         u = finite(state["momentum"] * self.momentum + mean(acc)[0])
         e = finite(state["error"] + u * round.rate)
         found = sketch.estimate(e)
-        where = _largest(found, count(self.k, D))
+        where = largest(found, count(self.k, D))  # coordinates whose medians lie in one cell are equal
         delta = torch.zeros(D).index_copy_(0, where, found[where])
         sent = sketch.sketch(delta)
         if self.printed:
             return {"momentum": u, "error": e - sent}, delta
         left = sent == 0
         return {"momentum": u * left, "error": e * left}, delta
-
-
-def _largest(x: Tensor, k: int) -> Tensor:
-    """The positions of the k numbers of largest size; the first of equals.
-
-    Coordinates whose medians lie in one cell are equal in size, so the order must not be left to torch.
-    """
-    size = x.abs()
-    least = torch.topk(size, k, sorted=False).values.min()
-    above, equal = torch.nonzero(size > least).view(-1), torch.nonzero(size == least).view(-1)
-    return torch.cat([above, equal[: k - len(above)]])

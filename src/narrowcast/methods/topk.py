@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from narrowcast import formats, wire
 from narrowcast.codes import sparse
+from narrowcast.largest import largest
 from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, Where, blocks
 from narrowcast.methods.changes import Changes
@@ -84,8 +84,3 @@ def check_k(k: int | None) -> None:
 def count(k: int | None, D: int) -> int:
     """How many of D coordinates are sent: k, or one in a hundred."""
     return min(k or max(1, D // 100), D)
-
-
-def largest(x: Tensor, k: int) -> Tensor:
-    """The positions of the k numbers of largest size, rising."""
-    return torch.topk(x.abs(), k, sorted=False).indices.sort().values

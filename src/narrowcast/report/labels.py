@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 GAP = 11.0  # pixels of 100 dpi between a point and its label
@@ -20,7 +21,7 @@ def place(axes: Axes, points: list[tuple[float, float, str, str]], size: float =
     The limits and scales of the axes must be final: places are found in pixels.
     """
     figure = axes.get_figure()
-    assert figure is not None
+    assert isinstance(figure, Figure), "labels are placed in a figure of their own"
     scale = figure.dpi / 100
     figure.canvas.draw()
     figure.set_layout_engine("none")  # from here on nothing moves

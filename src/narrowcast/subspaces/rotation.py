@@ -73,9 +73,9 @@ class Rotation(Subspace):
             )
             away = out.size >= STREAM and out.ctypes.data % ALIGNED == 0
             stream = away and base.ctypes.data != out.ctypes.data
-            first = base if base.size else np.zeros(STRIP, np.float32)
+            start = base if base.size else np.zeros(STRIP, np.float32)
             shape = (scaled.ravel(), self.n, self.d, rhos, k0s, k1s, *self._bits[3:6], keys)
-            pool.run(tiles.expand_strips, self.strips, out, first, stream, *shape, grain=16)
+            pool.run(tiles.expand_strips, self.strips, out, start, stream, *shape, grain=16)
         first, count = self.edge
         for A, x in zip(family, xs, strict=True):
             rest = (first, out, base, x, SCALES, self.D, self.n, self.V, *A._bits)

@@ -1,9 +1,9 @@
 """SGD steps of several clients side by side: linear layers whose weights have a client axis in front.
 
 After its first local step a client has weights of its own. A loop over clients pays torch's overhead for
-each of them, and torch.func.vmap pays more than it saves (docs/performance.md). A plain stack of linear layers
-is a few batched matrix products; taking the step on the way back adds each weight's gradient to the weight
-in the very product that makes it, so that no gradient is ever written to memory.
+each of them, and torch.func.vmap pays more than it saves (docs/performance.md). A plain stack of linear
+layers is a few batched matrix products; taking the step on the way back adds each weight's gradient to the
+weight in the very product that makes it, so that no gradient is ever written to memory.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from narrowcast.random import Key, Purpose
 from narrowcast.tasks.partition import IndexArray
 
 NEWTON_STEPS = 60
-DECREMENT = 1e-13  # of Newton, relative to g: what is left of the gap is far below any number printed
+DECREMENT = 1e-11  # of Newton, relative to g: what is left of the gap is far below any number printed
 
 
 class Restricted(NamedTuple):
@@ -82,7 +82,7 @@ class Quadratic(Problem):
 
     cohort = 1
 
-    def __init__(self, name: str, spectrum: Tensor, key: Key, noise: float = 0.5, clients: int = 200) -> None:
+    def __init__(self, name: str, spectrum: Tensor, key: Key, noise: float = 0.2, clients: int = 200) -> None:
         D = spectrum.numel()
         self.name, self.D, self.spectrum = name, D, spectrum.double()
         self.title = f"{name} quadratic, D = {D}"

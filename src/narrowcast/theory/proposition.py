@@ -17,7 +17,6 @@ from torch import Tensor
 
 from narrowcast import exchange, random, wire
 from narrowcast.exchange import Round
-from narrowcast.methods.intrinsic import Intrinsic
 from narrowcast.plan import Plan
 from narrowcast.random import Key, Purpose
 from narrowcast.server_optim import SGD, Momentum
@@ -133,4 +132,3 @@ def _numbers(size: float) -> float:
     return n + rest / 4
 
 
-__all__ = ["METHODS", "UPDATES", "Carried", "Intrinsic", "carry"]

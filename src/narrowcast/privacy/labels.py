@@ -1,0 +1,37 @@
+"""Labels from an upload alone.
+
+The last layer's gradient is (p - e_y) h^T, so an upload says which y it came from long before it shows x. A
+template t_c is what the attacker would see of a grey picture of class c. The labels of a batch are
+taken one by one, each time the class whose template, at 1/B, brings the sum nearest to the upload.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from narrowcast.privacy.attackers import View
+from narrowcast.privacy.models import CLASSES, SIDE, Net
+
+
+def templates(net: Net, view: View) -> Tensor:
+    """t_c for every class, (classes, m)."""
+    grey = torch.zeros(1, 3, SIDE, SIDE)
+    return torch.stack([view.predict(net, grey, torch.tensor([c])) for c in range(CLASSES)])
+
+
+def infer(net: Net, view: View, batch: int) -> Tensor:
+    """The labels of a batch, rising, (B,)."""
+    t = templates(net, view) / batch
+    rest, found = view.target, []
+    for _ in range(batch):
+        nearest = int((rest - t).square().sum(1).argmin())
+        found.append(nearest)
+        rest = rest - t[nearest]
+    return torch.tensor(sorted(found))
+
+
+def agreement(found: Tensor, true: Tensor) -> float:
+    """The share of labels that are right, order aside."""
+    a, b = (torch.bincount(y, minlength=CLASSES) for y in (found, true))
+    return float(torch.minimum(a, b).sum()) / len(true)
