@@ -1,4 +1,4 @@
-"""Clients trained by themselves: a loop against torch.func.vmap in chunks. One thread, 118 282 parameters.
+"""Clients trained by themselves: a loop, torch.func.vmap, side by side. One thread, 118 282 parameters.
 
     python benchmarks/local_steps.py [--quick] [--json FILE]
 
@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from narrowcast.flat import FlatParameters
 from narrowcast.tasks.mlp import mlp
+from narrowcast.tasks.side_by_side import plain_layers, sgd_step
 
 CLIENTS, IMAGES, RATE = 100, 5, 0.1
 
@@ -51,6 +52,19 @@ def main() -> None:
             for _ in range(steps - 1):
                 weights = weights - RATE * own(weights, x[part], y[part])
 
+    layers = plain_layers(module)
+
+    def abreast(size: int, steps: int) -> None:
+        for first in range(0, CLIENTS, size):
+            here, targets = theta.repeat(len(x[first : first + size]), 1), y[first : first + size].flatten()
+
+            def losses(outputs: torch.Tensor, targets: torch.Tensor = targets) -> torch.Tensor:
+                each = cross_entropy(outputs.flatten(0, 1), targets, reduction="none")
+                return each.view(-1, IMAGES).mean(1)
+
+            for _ in range(steps):
+                sgd_step(layers, flat.layout, here, x[first : first + size], losses, RATE)
+
     def best(call: Callable[[], None]) -> float:
         call()
         times = []
@@ -62,6 +76,7 @@ def main() -> None:
 
     ways: dict[str, Callable[[int], None]] = {"loop": loop}
     ways |= {f"vmap, {size} at once": partial(chunks, size) for size in (10, 32, 50, 100)}
+    ways |= {f"side by side, {size} at once": partial(abreast, size) for size in (1, 4, 10, 50)}
     rows = [
         {"how": name, **{f"{s}_steps_ms": best(partial(way, s)) * 1e3 for s in (1, 5)}}
         for name, way in ways.items()

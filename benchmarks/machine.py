@@ -1,12 +1,10 @@
-"""What the benchmarks share: a description of the machine, a stopwatch for functions, tables, JSON."""
+"""What the benchmarks share: arguments, a stopwatch for functions, tables, JSON."""
 
 from __future__ import annotations
 
 import argparse
 import functools
 import json
-import os
-import platform
 import sys
 import time
 from collections import Counter
@@ -15,42 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numba
-import numpy as np
 import torch
 
 from narrowcast import wire
+from narrowcast.bench import machine as describe
 from narrowcast.kernels import pool
+from narrowcast.methods import intrinsic
 from narrowcast.subspaces import Subspace
 
+__all__ = ["Stopwatch", "arguments", "clock", "describe", "table", "write"]
 RESULTS = Path(__file__).parent / "results"
-
-
-def describe() -> dict[str, Any]:
-    """The machine and its load at this moment: no names, no paths."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "cpu": _cpu(),
-        "cores": cores,
-        "ram_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "threads": {"torch": torch.get_num_threads(), "kernels": pool.threads()},
-        "numba": numba.__version__,
-        "numpy": np.__version__,
-        "load": [round(x, 1) for x in os.getloadavg()],
-    }
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
 
 
 def arguments(name: str, description: str | None) -> argparse.Namespace:
@@ -127,6 +99,7 @@ class Stopwatch:
         """A round's parts beside the gradient: project, expand, wire (numbers to bytes and back), digest."""
         self.watch(Subspace, "project", "project")
         self.watch(Subspace, "add_expanded", "expand")
+        self.watch(intrinsic, "add_family", "expand")
         for function in ("encode", "decode", "block"):
             self.watch(wire, function, "wire")
         self.watch(wire.Block, "numbers", "wire")

@@ -594,15 +594,6 @@ def _carries(process: Path, wanted: bytes) -> bool:
 # ---------------------------------------------------------------- the report
 
 
-def machine() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown"
-    )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {"cpu": model, "cores": os.cpu_count(), "memory_gib": round(memory, 1)}
-
-
 def versions() -> dict[str, str]:
     found = {"python": sys.version.split()[0]}
     for name in ("narrowcast", "torch", "numpy", "numba", "pfl", "flwr", "ray"):
@@ -667,8 +658,10 @@ def main() -> int:
         print(f"{TITLES[engine]}: {time.perf_counter() - now:.0f} s", file=sys.stderr, flush=True)
     for name in names:
         show(rows, name)
+    from narrowcast import bench
+
     report = {
-        "machine": machine(),
+        "machine": bench.machine(),
         "versions": versions(),
         "threads": THREADS,
         "cohort": COHORT,

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from narrowcast import study
+from narrowcast import compare, study
 from narrowcast.config import ConfigError
 from narrowcast.processes import Processes
 from narrowcast.report import study_plot, study_table
@@ -38,7 +38,7 @@ def main() -> int:
             plan,
             runs,
             _chosen(plan, asked.only),
-            run=processes,
+            run=processes if asked.jobs > 1 else compare.in_process,
             stop=processes.stop,
             jobs=asked.jobs,
             tune_only=asked.tune_only,

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from narrowcast.sampling import schedule
+from narrowcast.schedules import factor as schedule
 from narrowcast.server_optim import OPTIMISERS, SGD, Adam, Momentum
 
 TWINS = {

@@ -46,22 +46,26 @@ def best(call: Callable[[], Any], repeats: int = 5, seconds: float = 0.0) -> flo
 
 
 def machine() -> Row:
-    """What ran this: no names of hosts or folders."""
-    cpu = platform.processor() or platform.machine()
+    """What runs this, and its load at this moment: no names of hosts or folders."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                cpu = line.split(":", 1)[1].strip()
-                break
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
-        memory = 0
-    versions = {
+        lines, memory = [], 0
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor() or platform.machine(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "threads": pool.threads(),
+        "torch_threads": torch.get_num_threads(),
+        "memory_gib": round(memory / 2**30, 1),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numba": numba.__version__,
+        "numpy": np.__version__,
+        "load": [round(x, 1) for x in os.getloadavg()],
     }
-    return {"cpu": cpu, "threads": pool.threads(), "memory_gib": round(memory / 2**30, 1), **versions}
 
 
 class CommonFastfood:

@@ -6,10 +6,8 @@ is unset takes the task's or the method's own default; the run folder records th
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Collection
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from narrowcast import random
+from narrowcast import random, schedules
 from narrowcast.formats import FORMATS
 from narrowcast.methods import METHODS, Method, MethodOptions
 from narrowcast.plan import Plan
@@ -168,8 +166,7 @@ class RunConfig(BaseModel):
     @field_validator("schedule")
     @classmethod
     def _schedule(cls, value: str) -> str:
-        if value not in ("constant", "triangle"):
-            _knots(value)
+        schedules.knots(value, epochs=1.0)
         return value
 
     @model_validator(mode="after")
@@ -251,7 +248,7 @@ class RunConfig(BaseModel):
             lr=self.lr,
             epochs=self.epochs,
             rounds=self.rounds,
-            schedule=self._factors(epochs),
+            schedule=schedules.knots(self.schedule, epochs),
             sampling=self.sampling,
             participation=self.participation,
             dropout=self.dropout,
@@ -265,27 +262,6 @@ class RunConfig(BaseModel):
             key=self.key,
             run=run,
         )
-
-    def _factors(self, epochs: float) -> list[tuple[float, float]]:
-        if self.schedule == "constant":
-            return [(0.0, 1.0)]
-        if self.schedule == "triangle":  # the paper's: up to the peak after 5 of 24 epochs, down to zero
-            return [(0.0, 0.0), (epochs * 5 / 24, 1.0), (epochs, 0.0)]
-        return _knots(self.schedule)
-
-
-def _knots(text: str) -> list[tuple[float, float]]:
-    try:
-        knots = [(float(e), float(f)) for e, f in (knot.split(":") for knot in text.split(","))]
-    except ValueError:
-        knots = []
-    if not all(math.isfinite(e) and math.isfinite(f) and f >= 0 for e, f in knots):
-        knots = []
-    if not knots or any(a >= b for (a, _), (b, _) in pairwise(knots)) or min(knots)[0] < 0:
-        raise ValueError(
-            f'must be "constant", "triangle" or rising knots such as "0:0,5:1,24:0", got {text!r}'
-        )
-    return knots
 
 
 def make_config(values: dict[str, Any]) -> RunConfig:

@@ -15,6 +15,8 @@ from torch import Tensor
 from narrowcast.kernels import pool, walsh
 from narrowcast.kernels.butterfly import STRIP
 
+CACHED = 1 << 17  # numbers up to which passes of three levels are cheap: the vector stays in the cache
+
 
 def fwht_plain(x: Tensor) -> Tensor:
     """H x along the last axis: log2 steps of views, any dtype and device."""
@@ -37,8 +39,8 @@ def fwht_(x: NDArray[np.float32]) -> None:
     pool.run(walsh.near, size // STRIP, x, grain=16)
     h = STRIP
     while h < size:
-        n = min(64, size // h)
-        pool.run(walsh.far, size // STRIP, x, h, n, grain=16)
+        n = min(64 if size > CACHED else 8, size // h)
+        pool.run(walsh.far if n > 8 else walsh.rows, size // STRIP, x, h, n, grain=16)
         h *= n
 
 

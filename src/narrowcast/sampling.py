@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from narrowcast import random
 from narrowcast.random import Key, Purpose
 from narrowcast.tasks.partition import IndexArray
@@ -71,9 +69,3 @@ class Cohorts:
             random.uniforms(random.derive(self.key, purpose, number), purpose, len(clients)) < share
         ]
         return kept
-
-
-def schedule(knots: list[tuple[float, float]], epoch: float) -> float:
-    """A piecewise-linear factor of the rate: knots are (epoch, factor)."""
-    epochs, factors = zip(*knots, strict=True)
-    return float(np.interp(epoch, epochs, factors))

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from narrowcast import exchange, random, records, wire
+from narrowcast import exchange, random, records, schedules, wire
 from narrowcast.exchange import Round
 from narrowcast.formats import FormatError
 from narrowcast.local import Group, Local, client_updates, summed_update
@@ -29,7 +29,7 @@ from narrowcast.methods.base import DENSE, Accumulator, Diverged, Method, RoundI
 from narrowcast.plan import Plan
 from narrowcast.random import Key, Purpose
 from narrowcast.records import RoundRecord
-from narrowcast.sampling import Cohorts, schedule
+from narrowcast.sampling import Cohorts
 from narrowcast.store import ClientStore
 from narrowcast.tasks.base import Task
 from narrowcast.tasks.partition import IndexArray
@@ -82,7 +82,7 @@ class Simulation:
         records.reset_peak_memory()
         number, plan, method = self.round, self.plan, self.method
         round = Round(plan.run, plan.key, number, self.server.version, wire.digest(self._theta))
-        rate = plan.lr * schedule(plan.schedule, (number + 0.5) / self.cohorts.rounds_per_epoch)
+        rate = plan.lr * schedules.factor(plan.schedule, (number + 0.5) / self.cohorts.rounds_per_epoch)
         came = self.cohorts.come(number)
         answering = self.cohorts.answer(number, came)
         record = RoundRecord(

@@ -53,6 +53,38 @@ def _adder(stream: bool) -> Any:
 add_strip, stream_strip = _adder(False), _adder(True)
 
 
+def _butterflies(count: int) -> Any:
+    """H_count on the vectors x[p + i h : p + i h + 8], i < count, in place: levels h, 2 h, ... in order."""
+
+    @intrinsic
+    def transform(typingctx, x, p, h):
+        def codegen(context, builder, signature, args):
+            at = [
+                _pointer(
+                    context, builder, signature.args[0], args[0],
+                    builder.add(args[1], builder.mul(args[2], args[2].type(i))), EIGHT,
+                )
+                for i in range(count)
+            ]  # fmt: skip
+            v = [builder.load(p, align=4) for p in at]
+            step = 1
+            while step < count:
+                for i in (i for i in range(count) if not i & step):
+                    a, b = v[i], v[i + step]
+                    v[i], v[i + step] = builder.fadd(a, b), builder.fsub(a, b)
+                step *= 2
+            for value, p in zip(v, at, strict=True):
+                builder.store(value, p, align=4)
+            return context.get_dummy_value()
+
+        return types.void(x, types.intp, types.intp), codegen
+
+    return transform
+
+
+rows2, rows4, rows8 = _butterflies(2), _butterflies(4), _butterflies(8)
+
+
 @intrinsic
 def fence(typingctx):
     """Whatever was stored before is seen by all before anything that is stored after."""

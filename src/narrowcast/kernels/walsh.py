@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from narrowcast.kernels.butterfly import LANES, STRIP, eight, far8, near8, transform
+from narrowcast.kernels.memory import rows2, rows4, rows8
 
 
 @njit(inline="always")
@@ -58,6 +59,24 @@ def far(start, stop, x, h, n):
                 q = (m * n + i) * LANES
                 for j in range(LANES):
                     row[j] = s[q + j]
+
+
+@njit(nogil=True, cache=True)
+def rows(start, stop, x, h, n):
+    """Levels h .. h n / 2 for n = 2, 4 or 8, where the rows lie: in units of 4096 numbers."""
+    lanes = STRIP // n
+    units = h // lanes
+    for u in range(start, stop):
+        o = (u // units) * h * n + (u % units) * lanes
+        if n == 8:
+            for p in range(o, o + lanes, 8):
+                rows8(x, p, h)
+        elif n == 4:
+            for p in range(o, o + lanes, 8):
+                rows4(x, p, h)
+        else:
+            for p in range(o, o + lanes, 8):
+                rows2(x, p, h)
 
 
 @njit(nogil=True, cache=True)

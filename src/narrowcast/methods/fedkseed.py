@@ -44,7 +44,19 @@ ABOUT = About(
     formula="theta = theta0 + sum_j s_j z_j;  s_j <- s_j - lr mean_w (1/n) sum_{i: j_i = j} z_j . v_w",
     source="after FedKSeed: Qin et al. 2024; MeZO: Malladi et al. 2023",
     text="""
-TEXT
+The model moves along K directions `z_j` of random signs, regenerated from the run's key: `theta = theta0 +
+sum_j s_j z_j`. No gradient is taken. For each of n local steps a client takes its loss twice, at `theta +-
+epsilon z`, and sends the slope `(above - below) / (2 epsilon)`, which is `z . v` up to `epsilon^2`; which
+`z_j` follows from a key that both sides know, so an upload is n numbers. Between steps it walks on by
+`local_lr slope z`. The server adds each client's slopes up by direction, divides by n, and steps on the mean:
+`s_j <- s_j - lr mean_w (1/n) sum_{i: j_i = j} slope_i`. A download is the K numbers of `s`, whatever the
+client has.
+
+`(1/n) sum z z^T v` is an unbiased estimate of v, so `--lr` means what it means without compression. But its
+variance in every coordinate is `|v|^2 / n`, D/n times that of v in all, and W clients divide it by W only:
+the rate must be of the order of `W n / D` of the uncompressed one. In FedKSeed clients walk hundreds of steps
+and the server adds the walks up; here it takes their mean, so that more steps are a better estimate and not a
+longer one. Known for fine-tuning, where a few directions matter; from scratch it is slow.
 """,
 )
 MAX_STEPS = 1024  # slopes in an upload

@@ -40,7 +40,21 @@ ABOUT = About(
     formula="u <- rho u + S(v);  e <- e + lr u;  theta <- theta - top_k(estimate(e))",
     source="Rothchild et al. 2020",
     text="""
-TEXT
+A count sketch `S` maps D numbers to r rows of c cells: in each row a coordinate falls into one cell with a
+random sign, and the median over the rows of what its cells hold estimates it. `S` is linear, so the mean of
+the clients' sketches is the sketch of their mean, and momentum and error are kept as sketches on the server:
+`u <- rho u + mean_w S(v_w)`, `e <- e + lr u`, `delta = top_k(estimate(e))`, `theta <- theta - delta`. The
+cells that `S(delta)` touches are then set to zero in both `e` and `u`, as the authors' code does; the paper
+prints `e <- e - S(delta)`.
+
+The difference decides whether it trains. Coordinates that share a cell can have one estimate, x: if m of them
+are chosen, the printed rule leaves x - m x in the cell, which for m > 2 is more than there was, and grows
+from step to step. It diverged in nearly every setting we tried, zeroing trained at the published one (lr 0.4,
+rho 0.9, k = D/130, 5 rows of D/20 columns). Zeroing too has its bounds: what is not among the k waits in `e`
+and arrives late, the later the smaller k and the more often its cells are emptied for others, so with rho =
+0.9 and a tenth of the columns or a fifth of k the rate had to be four times lower, or rho zero. Keep c at
+D/20 or more (the default, D/4 numbers in all, with 5 rows), k at D/130 or more, and no rate that uncompressed
+training would not bear. Tables: `experiments/results/fetchsgd-stability.md`.
 """,
 )
 _sketch = lru_cache(maxsize=64)(CountSketch)  # it holds no numbers, only settings

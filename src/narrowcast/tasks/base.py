@@ -167,7 +167,8 @@ class TorchTask:
 
     def together(self, size: int) -> int:
         """How many clients of `size` examples a step can `walk` side by side; 1: none can."""
-        if not self._layers or self._inputs(self._train[0][:1]).ndim != 2:
+        changed = getattr(self.gradient, "__func__", None) is not TorchTask.gradient  # by a subclass, say
+        if changed or not self._layers or self._inputs(self._train[0][:1]).ndim != 2:
             return 1
         return max(1, min(MOST_AT_ONCE, CACHE_AT_ONCE // (4 * self.layout.size), self.chunk // size))
 

@@ -39,9 +39,7 @@ def basis(kind: str, D: int, d: int, key: Key) -> Tensor:
     return subspace(kind, D, d, key).dense().double() * math.sqrt(d / D)
 
 
-def ratios(
-    problem: Problem, bases: Sequence[Tensor], kind: str, d: int, draws: int, key: Key
-) -> list[float]:
+def ratios(problem: Problem, bases: Sequence[Tensor], kind: str, d: int, draws: int, key: Key) -> list[float]:
     """r(H) of `draws` fresh subspaces, which take turns over the bases."""
     above = [problem.excess(base) for base in bases]
     result = []

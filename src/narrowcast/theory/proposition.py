@@ -42,25 +42,25 @@ class Carried(msgspec.Struct, frozen=True):
     numbers: float  # in an upload, from its encoded size
 
 
-ClientV = Callable[[Problem, Tensor, int, float], Tensor]
+ClientV = Callable[[Problem, Tensor, int, float, float], Tensor]  # problem, theta, client, rate, clip
 
 
-def gradient(problem: Problem, theta: Tensor, client: int, rate: float) -> Tensor:
+def gradient(problem: Problem, theta: Tensor, client: int, rate: float, clip: float) -> Tensor:
     """v = g_c(theta)."""
     index = problem.clients[client]
     return problem.weighted(theta, index, torch.full((len(index),), 1.0 / len(index)).double())[1]
 
 
-def clip_gradient(problem: Problem, theta: Tensor, client: int, rate: float) -> Tensor:
-    """v = g min(1, c / |g|)."""
-    return clipped(gradient(problem, theta, client, rate), threshold(problem))
+def clip_gradient(problem: Problem, theta: Tensor, client: int, rate: float, clip: float) -> Tensor:
+    """v = g min(1, clip / |g|)."""
+    return clipped(gradient(problem, theta, client, rate, clip), clip)
 
 
-def local_steps(problem: Problem, theta: Tensor, client: int, rate: float) -> Tensor:
+def local_steps(problem: Problem, theta: Tensor, client: int, rate: float, clip: float) -> Tensor:
     """v = (theta - theta_after) / rate after some steps of gradient descent on the client's own loss."""
     here = theta.clone()
     for _ in range(LOCAL_STEPS):
-        here = here - rate * gradient(problem, here, client, rate)
+        here = here - rate * gradient(problem, here, client, rate, clip)
     return (theta - here) / rate
 
 
@@ -93,11 +93,13 @@ def carry(problem: Problem, v: str, name: str, dim: int, rounds: int, rate: floa
     update = UPDATES[v]
     how = build(name, "rotation", dim, key, refresh=METHODS[name],
                 optimiser=Momentum(BETA) if update.momentum else SGD())  # fmt: skip
-    plan = Plan(cohort=COHORT, lr=rate, rounds=rounds, sampling="uniform", key=random.derive(key, Purpose.RUN),
-                **update.plan)  # fmt: skip
-    task = ProblemTask(problem, threshold(problem) if update.clip else None)
+    mine = random.derive(key, Purpose.RUN)
+    plan = Plan(cohort=COHORT, lr=rate, rounds=rounds, sampling="uniform", key=mine, **update.plan)
+    clip = threshold(problem)
+    task = ProblemTask(problem, clip if update.clip else None)
     run = Simulation(task, how, plan)
-    theta, memory, used = problem.start.clone(), torch.zeros(problem.D).double(), []
+    theta, memory = problem.start.clone(), torch.zeros(problem.D).double()
+    used: list[Tensor] = []
     up = clients = 0
     worst = 0.0
     for t in range(rounds):
@@ -106,7 +108,7 @@ def carry(problem: Problem, v: str, name: str, dim: int, rounds: int, rate: floa
             used.append(how.subspace(problem.D, stage, 0).dense().double())
             memory = torch.zeros_like(memory)  # a new A starts momentum anew
         came = run.cohorts.come(t).tolist()
-        mean = torch.stack([update.v(problem, theta, c, rate) for c in came]).mean(0)
+        mean = torch.stack([update.v(problem, theta, c, rate, clip) for c in came]).mean(0)
         memory = BETA * memory + mean if update.momentum else mean
         theta = theta - rate * (dim / problem.D) * (used[-1] @ (used[-1].T @ memory))
         record = run.step()
@@ -130,5 +132,3 @@ def _numbers(size: float) -> float:
         n -= 1
     rest = size - len(exchange.seal(nowhere, wire.payload([wire.block(torch.zeros(n))])))
     return n + rest / 4
-
-

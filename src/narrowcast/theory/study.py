@@ -1,4 +1,4 @@
-"""The whole of it, in pieces: each is a JSON file with the settings it was made with, and is never repeated."""
+"""All of it, in pieces: each is a JSON file with the settings it was made with, and is never repeated."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ FULL = [
     Spec("logistic", 600, 32, [16, 32, 64], 200, 30),
 ]
 QUICK = [
-    Spec("power-law", 120, 24, [12, 24], 60, 6, epsilon=0.06, epsilon_k=0.15, E=3, pilots=2),
-    Spec("logistic", 200, 24, [24], 30, 3, epsilon=0.1, epsilon_k=0.2, E=3, pilots=2),
+    Spec("power-law", 64, 16, [8, 16], 60, 4, epsilon=0.1, epsilon_k=0.2, E=2, pilots=2),
+    Spec("logistic", 100, 16, [16], 30, 2, epsilon=0.15, epsilon_k=0.3, E=2, pilots=1),
 ]
 
 
@@ -173,40 +173,41 @@ def carried(spec: Spec, problem: Problem, key: Key) -> Proposition:
     ])  # fmt: skip
 
 
+class Pieces:
+    """The pieces of one problem, each read from its file or made; the problem is built when first needed."""
+
+    def __init__(self, spec: Spec, out: Path, say: Say) -> None:
+        self.spec, self.out, self.say = spec, out, say
+        self._problem: Problem | None = None
+
+    @property
+    def problem(self) -> Problem:
+        if self._problem is None:
+            self._problem = build(self.spec)
+        return self._problem
+
+    def piece(self, part: str, number: int, kind: type[R], make: Callable[..., R], *more: Any) -> R:
+        """make(spec, problem, *more, key), unless it is there."""
+        known = read(self.out, self.spec, part, kind)
+        if known is not None:
+            return known
+        self.say(f"{self.spec.problem}: {part}")
+        made = make(self.spec, self.problem, *more, random.derive(self.spec.seed, Purpose.RUN, number))
+        write(self.out, self.spec, part, made)
+        return made
+
+
 def conduct(specs: list[Spec], out: Path, say: Say) -> None:
     """Make every piece that is missing or was made with other settings."""
     out.mkdir(parents=True, exist_ok=True)
     for spec in specs:
-        problem: Problem | None = None
-
-        def built(spec: Spec = spec) -> Problem:
-            nonlocal problem
-            if problem is None:
-                problem = build(spec)
-            return problem
-
-        def piece(
-            part: str, kind: type[R], make: Callable[[Problem, Key], R], number: int, spec: Spec = spec
-        ) -> R:
-            known = read(out, spec, part, kind)
-            if known is not None:
-                return known
-            say(f"{spec.problem}: {part}")
-            made = make(built(), random.derive(spec.seed, Purpose.RUN, number))
-            write(out, spec, part, made)
-            return made
-
-        piece("dimension", Dimension, lambda p, k, s=spec: measure(s, p, k), 0)
-        piece("proposition", Proposition, lambda p, k, s=spec: carried(s, p, k), 1)
+        pieces = Pieces(spec, out, say)
+        pieces.piece("dimension", 0, Dimension, measure)
+        pieces.piece("proposition", 1, Proposition, carried)
         for i, kind in enumerate(KINDS):
-            found = piece(f"{kind}-pilot", Pilot, lambda p, k, s=spec, a=kind: pilot(s, p, a, k), 2 + i)
+            found = pieces.piece(f"{kind}-pilot", 2 + i, Pilot, pilot, kind)
             for j, name in enumerate(TRIALS):
-                piece(
-                    f"{kind}-{name}",
-                    Trials,
-                    lambda p, k, s=spec, a=kind, n=name, f=found: runs(s, p, a, n, f, k),
-                    4 + 3 * i + j,
-                )
+                pieces.piece(f"{kind}-{name}", 4 + 3 * i + j, Trials, runs, kind, name, found)
 
 
 def path_of(out: Path, spec: Spec, part: str) -> Path:

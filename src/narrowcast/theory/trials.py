@@ -43,7 +43,7 @@ def simulation(problem: Problem, how: Any, rate: float, rounds: int, key: Key, *
 
 
 def orthonormal(how: Intrinsic, D: int, stage: int = 0) -> Tensor:
-    """Q = sqrt(d/D) [A^1 ... A^K] of a stage, (D, d K): the coordinates in which `--lr` is the lemma's rate."""
+    """Q = sqrt(d/D) [A^1 ... A^K] of a stage, (D, d K): in its coordinates `--lr` is the lemma's rate."""
     parts = [how.subspace(D, stage, k).dense().double() for k in range(how.subspaces)]
     return torch.cat(parts, 1) * math.sqrt(how.dim / D)
 
@@ -60,9 +60,7 @@ def static(problem: Problem, kind: str, dim: int, plan: Steps, key: Key, marks: 
     return _one_stage(problem, how, plan, key, marks)
 
 
-def k_subspace(
-    problem: Problem, kind: str, dim: int, plan: Steps, K: int, key: Key, marks: int = 1
-) -> Trial:
+def k_subspace(problem: Problem, kind: str, dim: int, plan: Steps, K: int, key: Key, marks: int = 1) -> Trial:
     """Theorem 2: K (1 + 1/C) times the steps of static, with C of this run's A at theta0.
 
     The proof's estimate K A_k'^T g has K (1 + 1/C) times the variance, so its rate is that much smaller; the

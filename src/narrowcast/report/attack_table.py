@@ -1,0 +1,174 @@
+"""A study of attacks in numbers: means over the images with 95 % intervals, as Markdown, CSV and terminal table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from narrowcast.privacy.results import Case, Picture, Summary, Upload
+from narrowcast.report.table import plain_table
+from narrowcast.report.units import format_bytes
+
+NAMES = {"dlg": "DLG", "invert": "inverting gradients"}
+Z = 1.96  # of a 95 % interval
+
+
+@dataclass(frozen=True)
+class Line:
+    """One kind of attack over all its images. PSNR in dB; the errors are half widths of 95 % intervals."""
+
+    case: Case  # its index means nothing here
+    bytes: float
+    psnr: float
+    psnr_error: float
+    ssim: float
+    ssim_error: float
+    identified: int
+    images: int
+    low: float  # of the interval of the identification rate
+    high: float
+
+    @property
+    def rate(self) -> float:
+        return self.identified / self.images
+
+
+def mean_and_error(values: list[float]) -> tuple[float, float]:
+    """(mean, half width of Student's 95 % interval); of one value alone it is infinite."""
+    from scipy.stats import t
+
+    n, mean = len(values), math.fsum(values) / len(values)
+    if n < 2:
+        return mean, math.inf
+    spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
+    return mean, float(t.ppf(0.975, n - 1)) * spread
+
+
+def wilson(right: int, of: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a rate: it keeps a width at 0 and at 1."""
+    p, z = right / of, Z * Z / of
+    middle, half = (p + z / 2) / (1 + z), Z * math.sqrt(p * (1 - p) / of + z / (4 * of)) / (1 + z)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def line(case: Case, pictures: list[Picture], size: float) -> Line:
+    found = sum(p.identified for p in pictures)
+    psnr, ssim = (mean_and_error([getattr(p, name) for p in pictures]) for name in ("psnr", "ssim"))
+    return Line(case, size, *psnr, *ssim, found, len(pictures), *wilson(found, len(pictures)))
+
+
+def lines(summary: Summary) -> list[Line]:
+    """A line for every kind of case, in the order in which they were run; the mean picture first."""
+    groups: dict[tuple[object, ...], list[Picture]] = {}
+    first = {}
+    for result in summary.results:
+        c = result.case
+        key = (c.upload, c.attacker, c.attack, c.batch, c.rounds)
+        groups.setdefault(key, []).extend(result.pictures)
+        first.setdefault(key, result)
+    nothing = line(Case(Upload("mean picture"), "none", "none"), summary.baseline, 0)
+    return [nothing, *(line(first[key].case, group, first[key].bytes) for key, group in groups.items())]
+
+
+def single(rows: Iterable[Line]) -> list[Line]:
+    """One image, one round: by attack, then from the most numbers to the fewest."""
+    chosen = [r for r in rows if r.case.batch == 1 and r.case.upload.method != "time-varying"]
+    return sorted(chosen, key=lambda r: (r.case.attack != "none", r.case.attack, r.case.attacker == "blind"))
+
+
+def plus_minus(value: float, error: float, digits: int) -> str:
+    return f"{value:.{digits}f}" + (f" +- {error:.{digits}f}" if math.isfinite(error) else "")
+
+
+def label(case: Case) -> str:
+    """What is seen, for a table."""
+    if case.attacker == "none":
+        return "nothing: the mean picture"
+    return "nothing: noise" if case.attacker == "blind" else case.upload.label
+
+
+def cells(r: Line) -> list[str]:
+    shown = {"none": "-", "blind": "-", "paper": "the paper's", "honest": "honest"}[r.case.attacker]
+    if r.case.upload.method == "uncompressed" and r.case.attacker == "honest":
+        shown = "either"
+    return [
+        label(r.case),
+        NAMES.get(r.case.attack, "-"),
+        shown,
+        plus_minus(r.psnr, r.psnr_error, 1),
+        plus_minus(r.ssim, r.ssim_error, 2),
+        f"{r.identified} of {r.images} ({r.low:.0%} to {r.high:.0%})",
+    ]
+
+
+HEAD = ["upload", "attack", "attacker", "PSNR, dB", "SSIM", "identified among 100"]
+
+
+def markdown_table(head: list[str], rows: list[list[str]], left: int = 1) -> str:
+    rule = ["---"] * left + ["---:"] * (len(head) - left)
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *rows])
+
+
+def main_table(summary: Summary) -> str:
+    """One image a client."""
+    rows = [[*cells(r)[:1], format_bytes(r.bytes), *cells(r)[1:]] for r in single(lines(summary))]
+    return markdown_table([HEAD[0], "message", *HEAD[1:]], rows, 4)
+
+
+def batch_table(summary: Summary) -> str:
+    """Several images in one gradient."""
+    rows = [r for r in lines(summary) if r.case.batch > 1]
+    return markdown_table(["batch", *HEAD], [[str(r.case.batch), *cells(r)] for r in rows], 4)
+
+
+def rounds_table(summary: Summary) -> str:
+    """The same image, seen through several A."""
+    rows = [r for r in lines(summary) if r.case.upload.method == "time-varying"]
+    rows.sort(key=lambda r: (r.case.attacker, r.case.rounds))
+    numbers = [[str(r.case.rounds), str(r.case.rounds * r.case.upload.numbers), *cells(r)[1:]] for r in rows]
+    return markdown_table(["rounds", "numbers seen", *HEAD[1:]], numbers, 4)
+
+
+def label_table(summary: Summary) -> str:
+    """Labels inferred, by upload and batch."""
+    batches = sorted({g.batch for g in summary.guesses})
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for g in summary.guesses:
+        who = "either" if g.upload.method == "uncompressed" else {"paper": "the paper's"}.get(g.attacker, g.attacker)
+        found.setdefault((g.upload.label, who), {})[g.batch] = g.right
+    rows = [[*key, *(f"{by[b]:.0%}" if b in by else "-" for b in batches)] for key, by in found.items()]
+    return markdown_table(["upload", "attacker", *(f"batch {b}" for b in batches)], rows, 2)
+
+
+def terminal(summary: Summary) -> Table:
+    rows = lines(summary)
+    shown = [[f"{c[0]}{_extra(r.case)}", *c[1:]] for r in rows for c in [cells(r)]]
+    caption = (
+        f"{summary.source}; {summary.settings.model}, {summary.parameters:,} parameters; labels "
+        f"{summary.settings.labels}; intervals of 95 %"
+    )
+    return plain_table(HEAD, shown, caption)
+
+
+def _extra(case: Case) -> str:
+    parts = [f"batch {case.batch}"] * (case.batch > 1) + [f"{case.rounds} rounds"] * (case.rounds > 1)
+    return "".join(f", {part}" for part in parts)
+
+
+def as_csv(summary: Summary) -> str:
+    """A row a line, numbers in full."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = "method numbers attack attacker batch rounds bytes images psnr psnr_error ssim ssim_error"
+    writer.writerow([*names.split(), "identified", "identified_low", "identified_high"])
+    for r in lines(summary):
+        c = r.case
+        what = [c.upload.method, c.upload.numbers, c.attack, c.attacker, c.batch, c.rounds, r.bytes, r.images]
+        measured = [r.psnr, r.psnr_error, r.ssim, r.ssim_error, r.rate, r.low, r.high]
+        writer.writerow([*what, *(f"{value:.6g}" for value in measured)])
+    return text.getvalue()
