@@ -191,5 +191,5 @@ def test_the_default_sketch_is_a_quarter_of_the_model():
     "wrong", [{"k": 0}, {"rows": 0}, {"rows": 65}, {"columns": -1}, {"momentum": 1.0}, {"uplink": "f8"}]
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(ValueError, match="got|unknown"):
+    with pytest.raises(ValueError, match=r"got|unknown"):
         FetchSGD(**wrong)

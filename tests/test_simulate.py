@@ -37,6 +37,9 @@ def build(name, **options):
     return method(name, **{"dim": 8, "subspaces": 3, "key": 5} | options)
 
 
+by_gradient = pytest.mark.parametrize("name", [name for name in METHODS if not build(name).directions])
+
+
 @pytest.fixture(scope="module")
 def task():
     return toy("mlp", N)[0]
@@ -74,7 +77,7 @@ def test_summing_before_compressing_changes_nothing_but_the_last_bits(task, name
     assert torch.linalg.norm(theta - truth) < 1e-5 * way
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if not build(name).directions])
+@by_gradient
 @pytest.mark.parametrize("per_client", [False, True])
 def test_the_clients_of_a_round_all_start_from_the_servers_theta(task, name, per_client, monkeypatch):
     starts, gradient = [], task.gradient
@@ -306,6 +309,7 @@ def test_a_loss_that_is_no_number_is_diverged(name, loss, monkeypatch):
     simulation = Simulation(task, build(name), PLAN)
     simulation.step()
     monkeypatch.setattr(task, "gradient", lambda theta, batch: (loss, torch.zeros_like(theta)))
+    monkeypatch.setattr(task, "loss", lambda theta, batch: loss)
     with pytest.raises(Diverged, match=rf"the loss is {loss} in round 1: lower --lr \(it was 0.5\)"):
         simulation.step()
 
@@ -316,7 +320,7 @@ def test_a_rate_that_is_far_too_high_is_diverged(name):
         run(toy("logistic", N)[0], build(name), replace(PLAN, lr=3e38))
 
 
-@every_method
+@by_gradient
 def test_a_gradient_that_is_no_number_under_a_loss_that_is_one_is_diverged(name, monkeypatch):
     task, _ = toy("logistic", N)
     simulation = Simulation(task, build(name), PLAN)
@@ -325,7 +329,7 @@ def test_a_gradient_that_is_no_number_under_a_loss_that_is_one_is_diverged(name,
         simulation.step()
 
 
-@every_method
+@by_gradient
 def test_alone_such_a_client_is_refused_and_counted_and_the_round_goes_on(name, monkeypatch):
     """It sends nothing; the others' mean is the step."""
     task, _ = toy("logistic", N)

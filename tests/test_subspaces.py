@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from narrowcast.kernels import pool
 from narrowcast.random import MASK32, MASK64, Purpose, below, derive, philox, scattered
-from narrowcast.subspaces import KINDS, Rotation, SubspaceSpec, make, subspace
+from narrowcast.subspaces import KINDS, Rotation, SubspaceSpec, add_family, make, rotation, subspace
 
 QUICK = [kind for kind in KINDS if kind != "dense"]  # whose work is O(D log D), not O(D d)
 TILED = [kind for kind in KINDS if issubclass(KINDS[kind], Rotation)]
@@ -367,6 +367,44 @@ def test_out_may_be_base(kind, D, d):
     expected = raw(A.add_expanded(base, x))
     assert A.add_expanded(base, x, out=base) is base
     assert raw(base) == expected
+
+
+@every_kind
+@pytest.mark.parametrize("K", [1, 2, 3])
+@pytest.mark.parametrize(("D", "d"), [(1, 1), (D, d), (9000, 3), (9000, 70), (9000, 4100)])
+def test_a_family_is_added_as_one_after_the_other(kind, D, d, K):
+    family = [subspace(kind, D, d, key) for key in range(K)]
+    base, xs = vector(D), vector(K * d, 1).view(K, d)
+    expected = base
+    for A, x in zip(family, xs, strict=True):
+        expected = A.add_expanded(expected, x)
+    assert raw(add_family(family, base, xs)) == raw(expected)
+    assert raw(add_family(family, base, xs, out=base)) == raw(expected)
+
+
+def test_a_family_of_unlike_members_or_too_few_rows_is_refused():
+    A, B = (subspace("rotation", D, dim, 0) for dim in (d, d - 1))
+    for family, rows in (([A, B], 2), ([A, A], 1)):
+        with pytest.raises(ValueError, match="differ in their keys only"):
+            add_family(family, vector(D), torch.zeros(rows, d))
+
+
+@pytest.mark.parametrize("kind", TILED)
+@pytest.mark.parametrize("shift", [0, 1])  # on 32 bytes, where stores may go past the caches, and beside it
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_bit_depends_on_how_a_result_is_stored(kind, shift, threads, monkeypatch):
+    D, d = 40 * 4096 + 5, 5000
+    family = [subspace(kind, D, d, key) for key in (1, 2)]
+    base, xs = vector(D), vector(2 * d, 1).view(2, d)
+    pool.set_threads(threads)
+    plain = raw(add_family(family, base, xs))
+    monkeypatch.setattr(rotation, "STREAM", 1)
+    memory = torch.empty(D + 16)
+    first = (-memory.data_ptr() // 4) % 8 + shift
+    assert raw(add_family(family, base, xs, out=memory[first : first + D])) == plain
+    assert raw(family[0].expand(xs[0])) == raw(
+        family[0].add_expanded_plain(np.zeros(D, np.float32), xs[0].numpy())
+    )
 
 
 @every_kind

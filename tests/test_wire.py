@@ -464,7 +464,7 @@ class World:
 @cache
 def world(name, rounds=3, **options):
     """An epoch is two rounds long. Nothing that a test does changes a world: states are values."""
-    made = method(name, dim=DIM, subspaces=K, key=KEY, **options)
+    made = method(name, dim=DIM, subspaces=K, key=KEY, seeds=DIM, **options)
     theta0, v, upload = torch.linspace(-1, 1, D), torch.linspace(2, -1, D), b""
     server, model = made.server(theta0, Layout(("w",), ((D,),))), made.newcomer(theta0)
     for number in range(rounds):

@@ -12,6 +12,8 @@ from rich.console import Console
 
 from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
 from narrowcast.flags import with_run_flags
+from narrowcast.privacy.command import attack
+from narrowcast.theory.command import theory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -262,3 +264,7 @@ def bench(
         if json:
             json.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
             console.print(f"written: {json}", highlight=False, soft_wrap=True)
+
+
+app.command()(theory)
+app.command()(attack)

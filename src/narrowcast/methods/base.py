@@ -77,7 +77,9 @@ S = TypeVar("S", bound=Server)
 class Directions(Protocol):
     """Seeded directions z_s of forward-only training: a client's s-th probe is along z_s(key)."""
 
-    epsilon: float  # the loss is taken at theta +- epsilon z
+    @property
+    def epsilon(self) -> float:
+        """The loss is taken at theta +- epsilon z."""
 
     def add(self, theta: Tensor, key: Key, step: int, scale: float) -> None:
         """theta += scale z_step, in place."""

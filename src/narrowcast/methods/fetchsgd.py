@@ -47,14 +47,14 @@ the clients' sketches is the sketch of their mean, and momentum and error are ke
 cells that `S(delta)` touches are then set to zero in both `e` and `u`, as the authors' code does; the paper
 prints `e <- e - S(delta)`.
 
-The difference decides whether it trains. Coordinates that share a cell can have one estimate, x: if m of them
-are chosen, the printed rule leaves x - m x in the cell, which for m > 2 is more than there was, and grows
-from step to step. It diverged in nearly every setting we tried, zeroing trained at the published one (lr 0.4,
-rho 0.9, k = D/130, 5 rows of D/20 columns). Zeroing too has its bounds: what is not among the k waits in `e`
-and arrives late, the later the smaller k and the more often its cells are emptied for others, so with rho =
-0.9 and a tenth of the columns or a fifth of k the rate had to be four times lower, or rho zero. Keep c at
-D/20 or more (the default, D/4 numbers in all, with 5 rows), k at D/130 or more, and no rate that uncompressed
-training would not bear. Tables: `experiments/results/fetchsgd-stability.md`.
+The difference matters. Coordinates that share the cell of their median have equal estimates x: if m of them
+are chosen, the printed rule leaves x - m x in the cell, for m > 2 more than there was. With few columns for k
+the error then grows by itself, without any gradient. At lr 0.4 the printed rule diverged in all settings we
+tried but one; zeroing trained at the published one (lr 0.4, rho 0.9, k = D/130, 5 rows of D/20 columns).
+Zeroing has its bounds too. With rho = 0.9 and lr 0.4 it diverged with a tenth of those columns, and with k =
+D/650, and trained in both without momentum. To be safe: c at D/20 or more (the default with 5 rows), k at
+D/130 or more, no rate that uncompressed training would not bear, and for less of either a lower rate or
+`--momentum 0`. Tables: `experiments/results/fetchsgd-stability.md`.
 """,
 )
 _sketch = lru_cache(maxsize=64)(CountSketch)  # it holds no numbers, only settings

@@ -1,4 +1,4 @@
-"""Who attacks: what each takes the upload for, as a vector to match and the function of x that should match it.
+"""Who attacks: the vector each takes from the upload, and the function of x that should match it.
 
 paper   takes the re-expanded vector (A A^T g; the sparse vector; the unsketched estimate) for the gradient
 honest  knows A, theta and the key, and matches M grad(x) to the numbers sent, M being what the method applies

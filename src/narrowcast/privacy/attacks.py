@@ -7,6 +7,7 @@ invert  Geiping et al. 2020: 1 - cos(predict(x), target) + weight TV(x), Adam on
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,10 +87,8 @@ def dlg(net: Net, view: View, y: Tensor, effort: Effort, key: Key) -> Found:
             raise _Ended
         return loss.detach()
 
-    try:
+    with contextlib.suppress(_Ended):
         search.step(distance)
-    except _Ended:
-        pass
     return Found(within(best.x), best.loss)
 
 

@@ -18,9 +18,11 @@ SILENT = 20  # cases between two lines where there is no terminal
 
 def attack(
     model: Annotated[
-        str | None, typer.Option(help="lenet, lenet-tiny, resnet18, resnet152 [default: lenet]")
+        str | None, typer.Option(help="lenet, lenet-small, resnet18, resnet152 [default: lenet]")
     ] = None,
-    images: Annotated[str, typer.Option(help="cifar10, photos, or auto: CIFAR-10 where it is found")] = "auto",
+    images: Annotated[
+        str, typer.Option(help="cifar10, photos, or auto: CIFAR-10 where it is found")
+    ] = "auto",
     data: Annotated[Path | None, typer.Option(help="folder of CIFAR-10 [default: $NARROWCAST_DATA]")] = None,
     count: Annotated[int | None, typer.Option(help="images to attack [default: 10]")] = None,
     dims: Annotated[str | None, typer.Option(help="d of the subspaces [default: 64,256,1024,4096]")] = None,
@@ -39,7 +41,7 @@ def attack(
         Path | None, typer.Option(help="folder of the single results [default: OUT/cases]")
     ] = None,
     page: Annotated[Path | None, typer.Option(help="also write the documentation page")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="a tiny net, a few steps: seconds")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="a smaller net, two images, few steps: seconds")] = False,
 ) -> None:
     """Reconstruct a client's images from its uploads: how much does compression hide?"""
     import sys
@@ -82,7 +84,7 @@ def attack(
 
 
 def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
-    """"1,4,16" -> (1, 4, 16)."""
+    """ "1,4,16" -> (1, 4, 16)."""
     if text is None:
         return None
     try:

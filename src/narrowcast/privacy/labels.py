@@ -31,7 +31,7 @@ def infer(net: Net, view: View, batch: int) -> Tensor:
     return torch.tensor(sorted(found))
 
 
-def agreement(found: Tensor, true: Tensor) -> float:
-    """The share of labels that are right, order aside."""
+def agreeing(found: Tensor, true: Tensor) -> int:
+    """How many labels are right, order aside."""
     a, b = (torch.bincount(y, minlength=CLASSES) for y in (found, true))
-    return float(torch.minimum(a, b).sum()) / len(true)
+    return int(torch.minimum(a, b).sum())

@@ -1,4 +1,4 @@
-"""The client's net, in plain torch: a small one with smooth activations, and ResNet shapes without batch norm.
+"""The client's net, in plain torch: a small one, and the shapes of ResNets without batch norm.
 
 DLG follows the second derivative of the loss, which a ReLU does not have; so activations are tanh or GELU.
 """
@@ -88,7 +88,7 @@ class Residual(nn.Module):
 
 
 def resnet(depth: int, key: Key, classes: int = CLASSES) -> nn.Module:
-    """ResNet-18 or 152: every shape of the original, so 11 689 512 and 60 192 808 parameters for 1000 classes.
+    """ResNet-18 or 152: the original's shapes, so 11 689 512 and 60 192 808 parameters for 1000 classes.
 
     The first convolution keeps the size of the image, which here is small: stride 1 and no pooling.
     """
@@ -108,7 +108,7 @@ def resnet(depth: int, key: Key, classes: int = CLASSES) -> nn.Module:
 
 MODELS: dict[str, Callable[[Key], nn.Module]] = {
     "lenet": lenet,
-    "lenet-tiny": lambda key: lenet(key, width=4),
+    "lenet-small": lambda key: lenet(key, width=8),
     "resnet18": lambda key: resnet(18, key),
     "resnet152": lambda key: resnet(152, key),
 }

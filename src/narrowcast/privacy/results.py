@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import xxhash
@@ -77,8 +78,14 @@ class Guess(msgspec.Struct, frozen=True):
     upload: Upload
     attacker: str
     batch: int
-    right: float  # share
+    right: int
     images: int
+
+
+class Guesses(msgspec.Struct, frozen=True):
+    """Of one kind of upload and one size of batch, by attacker."""
+
+    guesses: list[Guess]
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -92,7 +99,6 @@ class Summary(msgspec.Struct, frozen=True):
     results: list[Result]
     baseline: list[Picture]  # the mean picture in place of a reconstruction
     guesses: list[Guess]
-    missing: int = 0  # cases that were not run yet
 
 
 def case_file(folder: Path, case: Case, settings: Settings, source: str) -> Path:
@@ -104,15 +110,31 @@ def case_file(folder: Path, case: Case, settings: Settings, source: str) -> Path
     return folder / f"{what}-b{case.batch}-r{case.rounds}-{case.index:02d}-{digest}.json"
 
 
+def label_file(folder: Path, upload: Upload, batch: int, settings: Settings, source: str) -> Path:
+    digest = xxhash.xxh3_64_hexdigest(msgspec.json.encode([upload, batch, settings, source]))[:8]
+    return folder / f"labels-{upload.method}{upload.numbers or ''}-b{batch}-{digest}.json"
+
+
 def write(path: Path, value: msgspec.Struct) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
 
 
 def read_result(path: Path) -> Result | None:
-    """A finished result, or None; a file that is none is one to make again."""
+    return _read(path, Result)
+
+
+def read_guesses(path: Path) -> Guesses | None:
+    return _read(path, Guesses)
+
+
+T = TypeVar("T")
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    """What a file holds, or None: one that is missing or spoilt is made again."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Result)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 

@@ -91,7 +91,7 @@ QUICK = Plan(
     rounds=(1, 4),
     round_dim=64,
 )
-QUICK_SETTINGS = Settings(model="lenet-tiny", iterations=40, restarts=1)
+QUICK_SETTINGS = Settings(model="lenet-small", iterations=60)
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def conduct(
                 results.write(path, result)
             done.append(result)
             say(number + 1, len(cases), case, result)
-        guesses = list(guess_labels(plan, settings, net, images))
+        guesses = list(guess_labels(plan, settings, net, images, folder))
     return Summary(
         settings=settings,
         source=images.source,
@@ -151,7 +151,7 @@ def attack(case: Case, settings: Settings, net: Net, images: Images) -> Result:
         case=case,
         loss=found.loss,
         bytes=sum(o.bytes for o in seen),
-        labels=labels.agreement(guessed, y),
+        labels=labels.agreeing(guessed, y) / len(y),
         seconds=time.monotonic() - started,
         pictures=_judged(quality.match(found.x, x), x, first, images),
     )
@@ -188,18 +188,27 @@ def _mean_picture(plan: Plan, images: Images) -> list[Picture]:
     return [Picture(i, *_scores(mean, images.x[i], images)) for i in range(plan.images)]
 
 
-def guess_labels(plan: Plan, settings: Settings, net: Net, images: Images) -> Iterator[Guess]:
-    """How often an upload gives its labels away, over batches of the decoys."""
+def guess_labels(plan: Plan, settings: Settings, net: Net, images: Images, folder: Path) -> Iterator[Guess]:
+    """How often an upload gives its labels away, over batches of the decoys; a file for each kind."""
     for upload in plan.uploads:
         for batch in plan.batches:
-            count = len(images.decoys) // batch
-            right: dict[str, float] = {}
-            for index in range(count):
-                part = slice(index * batch, (index + 1) * batch)
-                x, y = images.decoys[part], images.decoy_labels[part]
-                seen = _rounds(upload, 1, settings, net, x, y, index)
-                for attacker in ("honest",) if upload == FULL else ("paper", "honest"):
-                    found = labels.infer(net, ATTACKERS[attacker](seen, 0), batch)
-                    right[attacker] = right.get(attacker, 0.0) + labels.agreement(found, y) / count
-            for attacker, share in right.items():
-                yield Guess(upload, attacker, batch, share, count * batch)
+            path = results.label_file(folder, upload, batch, settings, images.source)
+            known = results.read_guesses(path)
+            if known is None:
+                known = results.Guesses(_guessed(upload, batch, settings, net, images))
+                results.write(path, known)
+            yield from known.guesses
+
+
+def _guessed(upload: Upload, batch: int, settings: Settings, net: Net, images: Images) -> list[Guess]:
+    who = ("honest",) if upload == FULL else ("paper", "honest")
+    right = dict.fromkeys(who, 0)
+    count = len(images.decoys) // batch
+    for index in range(count):
+        part = slice(index * batch, (index + 1) * batch)
+        x, y = images.decoys[part], images.decoy_labels[part]
+        seen = _rounds(upload, 1, settings, net, x, y, index)
+        for attacker in who:
+            found = labels.infer(net, ATTACKERS[attacker](seen, 0), batch)
+            right[attacker] += labels.agreeing(found, y)
+    return [Guess(upload, attacker, batch, right[attacker], count * batch) for attacker in who]

@@ -30,7 +30,11 @@ def grid(summary: Summary, cases: Path, attack: str, path: Path) -> None:
     count = min(SHOWN, summary.images)
     columns = 2 + len(uploads) + 1
     figure, axes = plt.subplots(
-        2 * count, columns, figsize=(1.12 * columns + 0.7, 2.3 * count + 0.9), layout="constrained", squeeze=False
+        2 * count,
+        columns,
+        figsize=(1.12 * columns + 0.7, 2.3 * count + 0.9),
+        layout="constrained",
+        squeeze=False,
     )
     for image in range(count):
         for row, attacker in enumerate(("paper", "honest")):
@@ -47,7 +51,9 @@ def grid(summary: Summary, cases: Path, attack: str, path: Path) -> None:
             for place in across:
                 if image or row:
                     place.set_title("")
-    figure.suptitle(f"{NAMES[attack]}: what each attacker makes of one upload (PSNR in dB below)", fontsize=11)
+    figure.suptitle(
+        f"{NAMES[attack]}: what each attacker makes of one upload (PSNR in dB below)", fontsize=11
+    )
     _save(figure, path)
 
 
@@ -81,7 +87,9 @@ def over_d(summary: Summary, path: Path) -> None:
             if (r.case.attacker, r.case.attack) == (attacker, attack)
             and _plain(r.case) and r.case.upload.method == "static"
         ]  # fmt: skip
-        full = [r for r in rows if r.case == Case(FULL, "honest", attack, index=r.case.index) and _plain(r.case)]
+        full = [
+            r for r in rows if r.case == Case(FULL, "honest", attack, index=r.case.index) and _plain(r.case)
+        ]
         points = sorted(chosen, key=lambda r: r.case.upload.numbers)
         x = [r.case.upload.numbers for r in points]
         if attacker == "honest":
@@ -89,7 +97,9 @@ def over_d(summary: Summary, path: Path) -> None:
         _curves(left, right, x, points, colour, look, f"{WHO[attacker]}, {NAMES[attack]}")
     for axes in (left, right):
         axes.set_xscale("log", base=2)
-        axes.axvline(3 * SIDE * SIDE, color="#999999", linewidth=1, linestyle="-.", label="numbers in an image")
+        axes.axvline(
+            3 * SIDE * SIDE, color="#999999", linewidth=1, linestyle="-.", label="numbers in an image"
+        )
         axes.set_xlabel(f"d, numbers in the upload (rightmost: all {summary.parameters:,})")
     _finish(figure, left, right, rows, path)
 

@@ -1,4 +1,4 @@
-"""A study of attacks in numbers: means over the images with 95 % intervals, as Markdown, CSV and terminal table."""
+"""A study of attacks in numbers: means over the images with 95 % intervals, in tables."""
 
 from __future__ import annotations
 
@@ -139,8 +139,12 @@ def label_table(summary: Summary) -> str:
     batches = sorted({g.batch for g in summary.guesses})
     found: dict[tuple[str, str], dict[int, float]] = {}
     for g in summary.guesses:
-        who = "either" if g.upload.method == "uncompressed" else {"paper": "the paper's"}.get(g.attacker, g.attacker)
-        found.setdefault((g.upload.label, who), {})[g.batch] = g.right
+        who = (
+            "either"
+            if g.upload.method == "uncompressed"
+            else {"paper": "the paper's"}.get(g.attacker, g.attacker)
+        )
+        found.setdefault((g.upload.label, who), {})[g.batch] = g.right / g.images
     rows = [[*key, *(f"{by[b]:.0%}" if b in by else "-" for b in batches)] for key, by in found.items()]
     return markdown_table(["upload", "attacker", *(f"batch {b}" for b in batches)], rows, 2)
 
