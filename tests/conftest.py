@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
 
 from narrowcast.kernels import pool
 
@@ -13,3 +14,8 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     pool.set_threads(None)
+
+
+# A busy machine is no failure, and the first example may compile a kernel.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")

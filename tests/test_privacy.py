@@ -47,7 +47,7 @@ def all_maps():
 
 @pytest.fixture(scope="module")
 def net():
-    return models.build("lenet-small", 3)
+    return models.build("lenet", 3)
 
 
 @pytest.fixture(scope="module")
@@ -133,19 +133,19 @@ class TestAttacks:
         found = attacks.ATTACKS[attack](net, attackers.honest(seen, 1), y, self.effort(160), 2)
         blind = attacks.ATTACKS[attack](net, attackers.blind(seen, 1), y, self.effort(40), 2)
         good, bad = (quality.judge(f.x[0], x[0], photos) for f in (found, blind))
-        assert good.psnr > 16 > bad.psnr
-        assert (good.identified, bad.identified) == (True, False)
+        assert good.psnr > bad.psnr + 6
+        assert good.ssim > bad.ssim + 0.2
 
     def test_the_honest_attacker_finds_more_than_the_papers(self, net, photos):
         x, y = photos.x[:1], photos.y[:1]
-        seen = uploads.observe(net, x, y, "static", 2000, 5)
+        seen = uploads.observe(net, x, y, "static", 4000, 5)
         scores = {
             name: quality.judge(
                 attacks.dlg(net, attackers.ATTACKERS[name](seen, 1), y, self.effort(80), 2).x[0], x[0], photos
             ).psnr
             for name in ("paper", "honest")
         }
-        assert scores["honest"] > scores["paper"] + 3
+        assert scores["honest"] > scores["paper"] + 5
 
     def test_restarts_keep_the_best(self, net, photos):
         x, y = photos.x[:1], photos.y[:1]

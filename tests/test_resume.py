@@ -35,7 +35,7 @@ import sys
 from pathlib import Path
 from narrowcast import runner
 from narrowcast.config import make_config
-runner.CHECKPOINT_SECONDS = 0.0
+runner.CHECKPOINT_SECONDS = runner.CHECKPOINT_COSTS = 0.0
 folder = Path(sys.argv[1])
 tell = lambda facts, record: print(record.round, flush=True)
 if (folder / "config.toml").exists():
@@ -133,6 +133,7 @@ def test_lost_and_damaged_private_state_is_begun_anew_and_counted(
         tmp_path / "run",
     )
     monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "CHECKPOINT_COSTS", 0.0)
     with pytest.raises(Enough):
         runner.start(config, folder, stop_at(8))
     saved = torch.load(folder / "checkpoint.pt", weights_only=True)["simulation"]["private"]["generations"]

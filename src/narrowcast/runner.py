@@ -33,7 +33,8 @@ from narrowcast.simulate import Simulation
 from narrowcast.store import ClientStore
 from narrowcast.tasks import build
 
-CHECKPOINT_SECONDS = 20.0
+CHECKPOINT_SECONDS = 20.0  # between two checkpoints, at least
+CHECKPOINT_COSTS = 10.0  # times what one took: clients' states may be gigabytes
 SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the first
 PRIVATE = "private"  # a folder for what the clients keep, while the run is going on
 FILES = ("config.toml", "facts.json", "records.jsonl", "checkpoint.pt", "model.narrowcast")
@@ -267,8 +268,8 @@ class _Checkpoints:
         started = time.monotonic()
         if self.held is None and started > self.due:
             self.held = self.simulation.state()
-            took = time.monotonic() - started  # clients' states may be gigabytes: a tenth of the time at most
-            self.due = started + max(CHECKPOINT_SECONDS, 10 * took)
+            took = time.monotonic() - started
+            self.due = started + max(CHECKPOINT_SECONDS, CHECKPOINT_COSTS * took)
 
     def went_well(self) -> None:
         if self.held is not None:

@@ -18,12 +18,12 @@ GAPS, BITMAP = 0, 1
 
 def pack(indices: Indices, D: int) -> bytes:
     """The positions, which must rise and lie below D."""
-    if len(indices) and (indices[0] < 0 or indices[-1] >= D or (np.diff(indices) < 1).any()):
+    bitmap = (D + 7) // 8
+    fine, gaps = varints.write(indices, D, bitmap)
+    if not fine:
         raise FormatError(f"positions must rise and lie in 0 .. {D - 1}")
-    gaps = np.diff(indices, prepend=-1) - 1
-    size = len(gaps) + sum(int((gaps >> shift > 0).sum()) for shift in range(7, 63, 7))
-    if size <= (D + 7) // 8:
-        return bytes([GAPS]) + bytes(varints.write(gaps, size))
+    if len(gaps) <= bitmap:
+        return bytes([GAPS]) + bytes(gaps)
     marks = np.zeros(D, np.bool_)
     marks[indices] = True
     return bytes([BITMAP]) + np.packbits(marks, bitorder="little").tobytes()
@@ -33,15 +33,16 @@ def unpack(data: bytes, D: int) -> Indices:
     """The positions, rising, all below D."""
     if not data:
         raise FormatError("a list of positions has no bytes")
-    body = np.frombuffer(data, np.uint8, offset=1)
-    if data[0] == BITMAP and len(body) == (D + 7) // 8:
-        found: Indices = np.flatnonzero(np.unpackbits(body, bitorder="little"))
-        if len(found) and found[-1] >= D:
-            raise FormatError(f"a bitmap has a position beyond {D - 1}")
-    elif data[0] == GAPS and len(body) <= (D + 7) // 8:
-        found = varints.read(body, D)
+    body, bitmap = np.frombuffer(data, np.uint8, offset=1), (D + 7) // 8
+    if data[0] == GAPS and len(body) <= bitmap:
+        fine, positions = varints.read(body, D)
+    elif data[0] == BITMAP and len(body) == bitmap:
+        positions = np.flatnonzero(np.unpackbits(body, bitorder="little"))
+        short = not len(positions) or positions[-1] >= D or pack(positions, D)[0] == GAPS
+        fine = not short
     else:
         raise FormatError(f"positions below {D} cannot be {len(body)} bytes of code {data[0]}")
-    if pack(found, D) != data:
-        raise FormatError("positions are not in their shortest form")
+    if not fine:
+        raise FormatError(f"positions are not below {D}, or not in their shortest form")
+    found: Indices = positions
     return found

@@ -7,35 +7,45 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def write(gaps, size):
-    """The bytes of the gaps, `size` of them."""
-    out = np.empty(size, np.uint8)
-    at = 0
-    for gap in gaps:
-        while gap >= 128:
-            out[at] = (gap & 127) | 128
+def write(positions, D, most):
+    """The bytes of the gaps before each position, less one.
+
+    (True, what was written): the positions rise and lie below D. No more than `most` bytes are written, and
+    then one more shows that they were not enough.
+    """
+    out = np.empty(most + 1, np.uint8)
+    at, before = 0, -1
+    for position in positions:
+        gap = position - before - 1
+        if gap < 0 or position >= D:
+            return False, out[:0]
+        before = position
+        while at <= most:
+            more = gap >= 128
+            out[at] = (gap & 127) | (128 if more else 0)
             gap >>= 7
             at += 1
-        out[at] = gap
-        at += 1
-    return out
+            if not more:
+                break
+    return True, out[:at]
 
 
 @njit(cache=True, nogil=True)
 def read(data, D):
-    """Positions up to the first that is not below D; whatever is odd about the rest, writing again shows."""
+    """(True, the positions), if the bytes are what `write` makes of positions below D."""
     out = np.empty(len(data), np.int64)
     count, position, gap, shift = 0, -1, 0, 0
     for byte in data:
+        if shift > 42:  # beyond any D
+            return False, out[:0]
         gap |= np.int64(byte & 127) << shift
-        shift += 7
         if byte < 128:
             position += gap + 1
-            if position >= D:
-                break
+            if position >= D or (byte == 0 and shift > 0):  # the second: a longer form than needed
+                return False, out[:0]
             out[count] = position
             count += 1
             gap, shift = 0, 0
-        elif shift > 42:  # beyond any D
-            break
-    return out[:count]
+        else:
+            shift += 7
+    return shift == 0, out[:count]

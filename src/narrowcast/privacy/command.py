@@ -18,7 +18,7 @@ SILENT = 20  # cases between two lines where there is no terminal
 
 def attack(
     model: Annotated[
-        str | None, typer.Option(help="lenet, lenet-small, resnet18, resnet152 [default: lenet]")
+        str | None, typer.Option(help="lenet, resnet18, resnet152 [default: lenet]")
     ] = None,
     images: Annotated[
         str, typer.Option(help="cifar10, photos, or auto: CIFAR-10 where it is found")
@@ -41,7 +41,7 @@ def attack(
         Path | None, typer.Option(help="folder of the single results [default: OUT/cases]")
     ] = None,
     page: Annotated[Path | None, typer.Option(help="also write the documentation page")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="a smaller net, two images, few steps: seconds")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="two images and few steps: seconds")] = False,
 ) -> None:
     """Reconstruct a client's images from its uploads: how much does compression hide?"""
     import sys

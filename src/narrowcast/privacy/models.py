@@ -108,7 +108,6 @@ def resnet(depth: int, key: Key, classes: int = CLASSES) -> nn.Module:
 
 MODELS: dict[str, Callable[[Key], nn.Module]] = {
     "lenet": lenet,
-    "lenet-small": lambda key: lenet(key, width=8),
     "resnet18": lambda key: resnet(18, key),
     "resnet152": lambda key: resnet(152, key),
 }

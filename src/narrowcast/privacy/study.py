@@ -91,7 +91,7 @@ QUICK = Plan(
     rounds=(1, 4),
     round_dim=64,
 )
-QUICK_SETTINGS = Settings(model="lenet-small", iterations=60)
+QUICK_SETTINGS = Settings(iterations=60)
 
 
 @contextmanager
