@@ -133,8 +133,8 @@ class TestAttacks:
         found = attacks.ATTACKS[attack](net, attackers.honest(seen, 1), y, self.effort(160), 2)
         blind = attacks.ATTACKS[attack](net, attackers.blind(seen, 1), y, self.effort(40), 2)
         good, bad = (quality.judge(f.x[0], x[0], photos) for f in (found, blind))
-        assert good.psnr > bad.psnr + 6
-        assert good.ssim > bad.ssim + 0.2
+        assert good.psnr > 14 > bad.psnr + 6
+        assert good.ssim > bad.ssim
 
     def test_the_honest_attacker_finds_more_than_the_papers(self, net, photos):
         x, y = photos.x[:1], photos.y[:1]
@@ -167,7 +167,7 @@ class TestLabels:
     def test_inferred_from_the_full_gradient(self, net, photos, batch):
         x, y = photos.decoys[:batch], photos.decoy_labels[:batch]
         seen = uploads.observe(net, x, y, "uncompressed", 0, 5)
-        found = labels.infer(net, attackers.honest(seen, 0), batch)
+        found = labels.infer(labels.Greys(net), attackers.honest(seen, 0), batch)
         assert labels.agreeing(found, y) >= batch - 1
 
     def test_agreement_counts_labels_and_not_places(self):
@@ -219,6 +219,14 @@ class TestModels:
     def test_resnet18_takes_an_image(self):
         x = torch.zeros(1, 3, 32, 32)
         assert models.resnet(18, 1)(x).shape == (1, 10)
+
+    @pytest.mark.slow
+    def test_resnet18_under_attack(self, photos):
+        net = models.build("resnet18", 1)
+        seen = uploads.observe(net, photos.x[:1], photos.y[:1], "static", 4096, 5)
+        view = attackers.honest(seen, 0)
+        found = attacks.invert(net, view, photos.y[:1], attacks.Effort(2), 2)
+        assert 0 < found.loss < 2
 
     def test_default_size(self):
         assert models.build("lenet", 0).layout.size == 24_298

@@ -8,6 +8,7 @@ checkpoint is safe (`settle`). A file that is missing or damaged is a lost state
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -21,7 +22,8 @@ import xxhash
 
 from narrowcast.methods.base import Private
 
-MEMORY = 1 << 31  # bytes of states held in memory; those unused for longest go to disk
+# Bytes of states held in memory, a quarter of the machine's; those unused for longest go to disk.
+MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
 
 
 class ClientStore:

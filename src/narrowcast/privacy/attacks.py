@@ -88,7 +88,7 @@ def dlg(net: Net, view: View, y: Tensor, effort: Effort, key: Key) -> Found:
         return loss.detach()
 
     with contextlib.suppress(_Ended):
-        search.step(distance)
+        search.step(distance)  # type: ignore[no-untyped-call]
     return Found(within(best.x), best.loss)
 
 

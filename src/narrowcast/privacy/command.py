@@ -17,9 +17,7 @@ SILENT = 20  # cases between two lines where there is no terminal
 
 
 def attack(
-    model: Annotated[
-        str | None, typer.Option(help="lenet, resnet18, resnet152 [default: lenet]")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="lenet, resnet18, resnet152 [default: lenet]")] = None,
     images: Annotated[
         str, typer.Option(help="cifar10, photos, or auto: CIFAR-10 where it is found")
     ] = "auto",

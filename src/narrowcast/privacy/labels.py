@@ -14,15 +14,33 @@ from narrowcast.privacy.attackers import View
 from narrowcast.privacy.models import CLASSES, SIDE, Net
 
 
-def templates(net: Net, view: View) -> Tensor:
-    """t_c for every class, (classes, m)."""
-    grey = torch.zeros(1, 3, SIDE, SIDE)
-    return torch.stack([view.predict(net, grey, torch.tensor([c])) for c in range(CLASSES)])
+class Greys:
+    """The gradients of a grey picture of every class; kept for as long as theta is the same."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self._theta: Tensor | None = None
+        self._found: list[Tensor] = []
+
+    def at(self, theta: Tensor) -> list[Tensor]:
+        if self._theta is None or not torch.equal(theta, self._theta):
+            x = torch.zeros(1, 3, SIDE, SIDE)
+            self._theta = theta
+            self._found = [self.net.gradient(theta, x, torch.tensor([c])) for c in range(CLASSES)]
+        return self._found
+
+    def templates(self, view: View) -> Tensor:
+        """t_c for every class, (classes, m)."""
+        rounds = [
+            torch.stack([through(v) for v in self.at(theta)])
+            for theta, through in zip(view.thetas, view.maps, strict=True)
+        ]
+        return torch.cat(rounds, dim=1)
 
 
-def infer(net: Net, view: View, batch: int) -> Tensor:
+def infer(greys: Greys, view: View, batch: int) -> Tensor:
     """The labels of a batch, rising, (B,)."""
-    t = templates(net, view) / batch
+    t = greys.templates(view) / batch
     rest, found = view.target, []
     for _ in range(batch):
         nearest = int((rest - t).square().sum(1).argmin())

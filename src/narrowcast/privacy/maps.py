@@ -44,7 +44,7 @@ class _Apply(torch.autograd.Function):
         return through.forward(v.detach())
 
     @staticmethod
-    def backward(ctx: Any, t: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, t: Tensor) -> tuple[Tensor, None]:
         return ctx.through.transposed(t.contiguous()), None
 
 

@@ -17,6 +17,7 @@ from narrowcast.privacy import labels, models, quality, results
 from narrowcast.privacy.attackers import ATTACKERS
 from narrowcast.privacy.attacks import ATTACKS, Effort
 from narrowcast.privacy.images import Images
+from narrowcast.privacy.labels import Greys
 from narrowcast.privacy.models import Net
 from narrowcast.privacy.results import Case, Guess, Picture, Result, Settings, Summary, Upload
 from narrowcast.privacy.uploads import Observation, observe
@@ -131,7 +132,7 @@ def conduct(
         images=plan.images,
         torch=torch.__version__.partition("+")[0],
         results=[results.without_pixels(r) for r in done],
-        baseline=_mean_picture(plan, images),
+        baseline=_mean_picture(images),
         guesses=guesses,
     )
 
@@ -144,7 +145,7 @@ def attack(case: Case, settings: Settings, net: Net, images: Images) -> Result:
     seen = _rounds(case.upload, case.rounds, settings, net, x, y, first)
     key = random.derive(settings.seed, Purpose.LOCAL, first, case.batch)
     view = ATTACKERS[case.attacker](seen, random.derive(key, Purpose.RUN))
-    guessed = y if settings.labels == "known" else labels.infer(net, view, case.batch)
+    guessed = y if settings.labels == "known" else labels.infer(Greys(net), view, case.batch)
     effort = Effort(settings.iterations, settings.restarts, settings.variation[case.attacker])
     found = ATTACKS[case.attack](net, view, guessed, effort, key)
     return Result(
@@ -182,10 +183,10 @@ def _scores(found: Tensor, true: Tensor, images: Images) -> tuple[float, float, 
     return q.psnr, q.ssim, q.identified
 
 
-def _mean_picture(plan: Plan, images: Images) -> list[Picture]:
+def _mean_picture(images: Images) -> list[Picture]:
     """What knowing nothing gives: the mean of the decoys in place of every image."""
     mean = images.decoys.mean(0)
-    return [Picture(i, *_scores(mean, images.x[i], images)) for i in range(plan.images)]
+    return [Picture(i, *_scores(mean, images.x[i], images)) for i in range(len(images.x))]
 
 
 def guess_labels(plan: Plan, settings: Settings, net: Net, images: Images, folder: Path) -> Iterator[Guess]:
@@ -202,13 +203,13 @@ def guess_labels(plan: Plan, settings: Settings, net: Net, images: Images, folde
 
 def _guessed(upload: Upload, batch: int, settings: Settings, net: Net, images: Images) -> list[Guess]:
     who = ("honest",) if upload == FULL else ("paper", "honest")
-    right = dict.fromkeys(who, 0)
+    right, greys = dict.fromkeys(who, 0), Greys(net)
     count = len(images.decoys) // batch
     for index in range(count):
         part = slice(index * batch, (index + 1) * batch)
         x, y = images.decoys[part], images.decoy_labels[part]
         seen = _rounds(upload, 1, settings, net, x, y, index)
         for attacker in who:
-            found = labels.infer(net, ATTACKERS[attacker](seen, 0), batch)
+            found = labels.infer(greys, ATTACKERS[attacker](seen, 0), batch)
             right[attacker] += labels.agreeing(found, y)
     return [Guess(upload, attacker, batch, right[attacker], count * batch) for attacker in who]

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from narrowcast import exchange, methods, random, wire
-from narrowcast.methods import FetchSGD, RoundInfo
-from narrowcast.methods.base import Where
+from narrowcast.methods.base import RoundInfo, Where
+from narrowcast.methods.fetchsgd import FetchSGD
 from narrowcast.privacy import maps
 from narrowcast.privacy.maps import LinearMap
 from narrowcast.privacy.models import Net

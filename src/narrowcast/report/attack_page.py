@@ -7,6 +7,7 @@ from narrowcast.report import attack_table
 from narrowcast.report.attack_table import Line, plus_minus
 
 FULL = Upload("uncompressed")
+ENOUGH = 10  # images from which the intervals mean something
 
 
 def tables(summary: Summary, command: str) -> str:
@@ -32,7 +33,7 @@ def _how(summary: Summary) -> str:
         f"Images: {summary.source}, {summary.images} of them, drawn by seed {s.seed}. Net: {s.model}, "
         f"{summary.parameters:,} parameters, untrained. Labels {s.labels}. Each attack takes {s.iterations} "
         f"steps{again}; an image is {3 * 32 * 32:,} numbers. +-: half a 95 % interval over the images "
-        "(Student's); rates have Wilson's interval. A reconstruction identifies an image if that is nearest "
+        "(Student's); rates have Wilson's interval. Gain: PSNR above that of the mean picture. A reconstruction identifies an image if that is nearest "
         "to it, pixel by pixel, among itself and 99 others."
     )
 
@@ -63,7 +64,7 @@ class Numbers:
 def said(r: Line | None) -> str:
     if r is None:
         return "not measured"
-    return f"{plus_minus(r.psnr, r.psnr_error, 1)} dB, {r.identified} of {r.images} identified"
+    return f"{r.psnr:.1f} dB ({plus_minus(r.gain, r.gain_error, 1)}), {r.identified}/{r.images} identified"
 
 
 def page(summary: Summary, command: str, folder: str) -> str:
@@ -88,12 +89,13 @@ see, and an attacker who ignores how it was made sees little; one who knows A, a
 much more. What hides an image is that fewer numbers are sent than it has pixels, not that they are mixed.
 Use secure aggregation and differential privacy where it matters.
 
-Written by `{command}` from the results in [{folder}]({folder}/README.md). {_how(summary)}
+{_few(summary)}Written by `{command}` from the results in [{folder}]({folder}/README.md). {_how(summary)}
 
 ## In short
 
 The upload of one image, by the better of the two attacks for each entry. Knowing nothing (the mean picture)
-is {said(n.nothing)}; the full gradient gives {said(n.best(FULL, "honest"))}.
+is {n.nothing.psnr:.1f} dB and {n.nothing.identified}/{n.nothing.images} identified; the full gradient gives
+{said(n.best(FULL, "honest"))}. In brackets: the gain over the mean picture, image by image.
 
 {attack_table.markdown_table(head, by_d, 1)}
 
@@ -131,26 +133,7 @@ of pixels they settle the image, and below it a prior on what images look like f
 
 {attack_table.main_table(summary)}
 
-## Several images at once
-
-A mean over B images mixes them. Reconstructions are matched to originals by the best assignment, so a table
-of batches flatters the attacker a little; images of one batch are not independent, and the intervals ignore
-that.
-
-{attack_table.batch_table(summary)}
-
-## Many rounds
-
-With time-varying subspaces the same image passes through another A in every round. Stacked, R uploads are R
-d equations about one image, so a d that hides it once does not hide it for long. Here theta stays the same
-between the rounds (`--rate` moves it); a client that trains on the same data for many epochs is in this
-position.
-
-![PSNR and identification against rounds]({folder}/rounds.png)
-
-{attack_table.rounds_table(summary)}
-
-## Labels
+{_batches(summary)}{_rounds(summary, folder)}## Labels
 
 `--labels inferred` has the attacker find them first: for every class it computes the upload of a grey
 picture, and takes the class nearest to what it saw. By upload, the share of labels that are right (chance
@@ -161,14 +144,58 @@ is 10 %), over the 99 other images:
 ## What this does not show
 
 - The net is small, untrained, smooth and without pooling: the easiest kind to invert. Trained and deeper
-  nets (`--model resnet18`, `resnet152`) leak less to these attacks. A stronger prior, such as a generative
-  model of images, would find more at every d. So these are neither upper nor lower bounds for your model.
+  nets (`--model resnet18`, `resnet152`) are known to be harder for these two attacks. A stronger prior,
+  such as a generative model of images, would find more at every d. So these are neither upper nor lower
+  bounds for your model.
 - A client that takes several local steps, or has hundreds of images, is harder to invert; one that trains
   on one image is the worst case.
 - Top-K's receiver also learns that what was not sent is smaller than what was. The honest attacker here
   does not use it.
+- *Identified* means nearest pixel by pixel, where contrast counts for much: an outline that a person knows
+  at once may be too faint for it, and noise that hides a strong outline may pass.
 - Nothing here is a proof. To bound what an upload tells, add noise to it (differential privacy).
 """
+
+
+def _batches(summary: Summary) -> str:
+    if all(r.case.batch == 1 for r in summary.results):
+        return ""
+    return f"""## Several images at once
+
+A mean over B images mixes them. Reconstructions are matched to originals by the best assignment, so a table
+of batches flatters the attacker a little; images of one batch are not independent, and the intervals ignore
+that.
+
+{attack_table.batch_table(summary)}
+
+"""
+
+
+def _rounds(summary: Summary, folder: str) -> str:
+    if all(r.case.upload.method != "time-varying" for r in summary.results):
+        return ""
+    moved = (
+        "Here theta stays the same between the rounds (`--rate` moves it)"
+        if summary.settings.rate == 0
+        else f"Between the rounds the server takes steps of rate {summary.settings.rate:g}"
+    )
+    return f"""## Many rounds
+
+With time-varying subspaces the same image passes through another A in every round. Stacked, R uploads are
+R d equations about one image, so a d that hides it once does not hide it for long. {moved}; a client that
+trains on the same data for many epochs is in this position.
+
+![PSNR and identification against rounds]({folder}/rounds.png)
+
+{attack_table.rounds_table(summary)}
+
+"""
+
+
+def _few(summary: Summary) -> str:
+    if summary.images >= ENOUGH:
+        return ""
+    return f"**A first look: {summary.images} of the {ENOUGH} images that the study is meant to have.**\n\n"
 
 
 def _weights(summary: Summary) -> str:

@@ -40,13 +40,13 @@ def grid(summary: Summary, cases: Path, attack: str, path: Path) -> None:
         for row, attacker in enumerate(("paper", "honest")):
             across: list[Axes] = list(axes[2 * image + row])
             whole = _picture(summary, cases, Case(FULL, "honest", attack, index=image))
-            _show(across[0], whole and (whole.true, None), "original")
-            _show(across[1], whole and (whole.found, whole.psnr), "full\ngradient")
+            _show(across[0], (whole.true, None) if whole else None, "original")
+            _show(across[1], (whole.found, whole.psnr) if whole else None, "full\ngradient")
             for place, upload in zip(across[2:], uploads, strict=False):
                 found = _picture(summary, cases, Case(upload, attacker, attack, index=image))
-                _show(place, found and (found.found, found.psnr), upload.label.replace(", ", "\n"))
+                _show(place, (found.found, found.psnr) if found else None, upload.label.replace(", ", "\n"))
             nothing = _picture(summary, cases, Case(FULL, "blind", attack, index=image))
-            _show(across[-1], nothing and (nothing.found, nothing.psnr), "noise\n(no upload)")
+            _show(across[-1], (nothing.found, nothing.psnr) if nothing else None, "noise\n(no upload)")
             across[0].set_ylabel("paper's" if attacker == "paper" else "honest", fontsize=9)
             for place in across:
                 if image or row:
@@ -129,16 +129,16 @@ def _curves(
     left: Axes, right: Axes, x: list[int], points: list[Line], colour: str, look: str, name: str
 ) -> None:
     style: dict[str, Any] = {"color": colour, "fmt": look, "capsize": 3, "label": name, "markersize": 6}
-    left.errorbar(x, [r.psnr for r in points], yerr=[r.psnr_error for r in points], **style)
+    left.errorbar(x, [r.gain for r in points], yerr=[r.gain_error for r in points], **style)
     below, above = [r.rate - r.low for r in points], [r.high - r.rate for r in points]
     right.errorbar(x, [r.rate for r in points], yerr=np.clip([below, above], 0, None), **style)
 
 
 def _finish(figure: Any, left: Axes, right: Axes, rows: list[Line], path: Path) -> None:
     nothing = rows[0]
-    left.axhline(nothing.psnr, color="#333333", linewidth=1, linestyle="--", label="the mean picture")
+    left.axhline(0.0, color="#333333", linewidth=1, linestyle="--", label="the mean picture")
     right.axhline(nothing.rate, color="#333333", linewidth=1, linestyle="--")
-    left.set_ylabel("PSNR, dB (95 % interval)")
+    left.set_ylabel("PSNR above the mean picture, dB (95 % interval)")
     right.set_ylabel("identified among 100 candidates (95 % interval)")
     right.set_ylim(-0.03, 1.03)
     for axes in (left, right):

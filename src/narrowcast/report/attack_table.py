@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from narrowcast.privacy.results import Case, Picture, Summary, Upload
+from narrowcast.privacy.results import Case, Picture, Result, Summary, Upload
 from narrowcast.report.table import plain_table
 from narrowcast.report.units import format_bytes
 
@@ -26,6 +26,8 @@ class Line:
     bytes: float
     psnr: float
     psnr_error: float
+    gain: float  # of PSNR over the mean picture, image by image: free of how hard each image is
+    gain_error: float
     ssim: float
     ssim_error: float
     identified: int
@@ -56,23 +58,29 @@ def wilson(right: int, of: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def line(case: Case, pictures: list[Picture], size: float) -> Line:
+def line(case: Case, pictures: list[Picture], size: float, nothing: dict[int, float]) -> Line:
+    """`nothing`: the PSNR of the mean picture, by image."""
     found = sum(p.identified for p in pictures)
     psnr, ssim = (mean_and_error([getattr(p, name) for p in pictures]) for name in ("psnr", "ssim"))
-    return Line(case, size, *psnr, *ssim, found, len(pictures), *wilson(found, len(pictures)))
+    gain = mean_and_error([p.psnr - nothing[p.image] for p in pictures])
+    return Line(case, size, *psnr, *gain, *ssim, found, len(pictures), *wilson(found, len(pictures)))
 
 
 def lines(summary: Summary) -> list[Line]:
     """A line for every kind of case, in the order in which they were run; the mean picture first."""
     groups: dict[tuple[object, ...], list[Picture]] = {}
-    first = {}
+    first: dict[tuple[object, ...], Result] = {}
     for result in summary.results:
         c = result.case
         key = (c.upload, c.attacker, c.attack, c.batch, c.rounds)
         groups.setdefault(key, []).extend(result.pictures)
         first.setdefault(key, result)
-    nothing = line(Case(Upload("mean picture"), "none", "none"), summary.baseline, 0)
-    return [nothing, *(line(first[key].case, group, first[key].bytes) for key, group in groups.items())]
+    nothing = {p.image: p.psnr for p in summary.baseline}
+    alone = [p for p in summary.baseline if p.image < summary.images]
+    return [
+        line(Case(Upload("mean picture"), "none", "none"), alone, 0, nothing),
+        *(line(first[key].case, group, first[key].bytes, nothing) for key, group in groups.items()),
+    ]
 
 
 def single(rows: Iterable[Line]) -> list[Line]:
@@ -101,12 +109,13 @@ def cells(r: Line) -> list[str]:
         NAMES.get(r.case.attack, "-"),
         shown,
         plus_minus(r.psnr, r.psnr_error, 1),
+        plus_minus(r.gain, r.gain_error, 1),
         plus_minus(r.ssim, r.ssim_error, 2),
         f"{r.identified} of {r.images} ({r.low:.0%} to {r.high:.0%})",
     ]
 
 
-HEAD = ["upload", "attack", "attacker", "PSNR, dB", "SSIM", "identified among 100"]
+HEAD = ["upload", "attack", "attacker", "PSNR, dB", "gain, dB", "SSIM", "identified among 100"]
 
 
 def markdown_table(head: list[str], rows: list[list[str]], left: int = 1) -> str:
@@ -150,13 +159,19 @@ def label_table(summary: Summary) -> str:
 
 
 def terminal(summary: Summary) -> Table:
-    rows = lines(summary)
-    shown = [[f"{c[0]}{_extra(r.case)}", *c[1:]] for r in rows for c in [cells(r)]]
+    """As much as fits 80 columns: rates without their intervals."""
+    rows = []
+    for r in lines(summary):
+        upload, _, attacker, _, gain, ssim, _ = cells(r)
+        found = f"{r.identified}/{r.images}"
+        rows.append(
+            [upload + _extra(r.case), r.case.attack.replace("none", "-"), attacker, gain, ssim, found]
+        )
     caption = (
         f"{summary.source}; {summary.settings.model}, {summary.parameters:,} parameters; labels "
-        f"{summary.settings.labels}; intervals of 95 %"
+        f"{summary.settings.labels}; gain: PSNR above the mean picture; intervals of 95 %; id.: identified among 100"
     )
-    return plain_table(HEAD, shown, caption)
+    return plain_table([*HEAD[:3], *HEAD[4:6], "id."], rows, caption)
 
 
 def _extra(case: Case) -> str:
@@ -168,11 +183,11 @@ def as_csv(summary: Summary) -> str:
     """A row a line, numbers in full."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = "method numbers attack attacker batch rounds bytes images psnr psnr_error ssim ssim_error"
+    names = "method numbers attack attacker batch rounds bytes images psnr psnr_error gain gain_error ssim ssim_error"
     writer.writerow([*names.split(), "identified", "identified_low", "identified_high"])
     for r in lines(summary):
         c = r.case
         what = [c.upload.method, c.upload.numbers, c.attack, c.attacker, c.batch, c.rounds, r.bytes, r.images]
-        measured = [r.psnr, r.psnr_error, r.ssim, r.ssim_error, r.rate, r.low, r.high]
+        measured = [r.psnr, r.psnr_error, r.gain, r.gain_error, r.ssim, r.ssim_error, r.rate, r.low, r.high]
         writer.writerow([*what, *(f"{value:.6g}" for value in measured)])
     return text.getvalue()

@@ -32,7 +32,12 @@ class Check(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """holds: the share is above the promise with confidence; fails: below it with confidence."""
+        """holds: the share is above the promise with confidence; fails: below it with confidence.
+
+        A bound of 1 or more is met before the first step: it says nothing, and the verdict is "empty".
+        """
+        if self.bound >= 1:
+            return "empty"
         low, high = proportion(self.hits, len(self.losses), self.confidence)
         return "holds" if low >= self.promised else "fails" if high < self.promised else "not refuted"
 

@@ -60,7 +60,7 @@ def _epochs(a: Axes, r: Result, kind: str) -> None:
     e = np.arange(1, s.E + 1)
     top, first = path_rho(r, kind), pilot.rho.high
     sure = [min(1.0, bounds.time_varying(top, 1, s.epsilon * s.E**0.5 / n**0.5, int(n))) for n in e]
-    a.plot(e, sure, "--", color=red, label=f"theorem 3, largest rho on the way ({top:.2f})")
+    a.plot(e, sure, "--", color=red, label=f"theorem 3, largest rho on the way ({top:.2f}), cut at 1")
     a.plot(
         np.arange(s.E + 1), epoch_bounds(r, kind), "-.", color=red, label="theorem 3, each epoch's own rho"
     )

@@ -105,6 +105,9 @@ class Quadratic(Problem):
         slope = self.spectrum * away
         return float(total * (slope @ away) / 2 - pull @ away), total * slope - pull
 
+    def gradients(self, theta: Tensor) -> Tensor:
+        return self.spectrum * (theta - self.centre) - self.shifts
+
     def restricted(self, base: Tensor, Q: Tensor) -> Restricted:
         """With B = diag(lambda)^1/2 Q and y = diag(lambda)^1/2 (base - c): x = -B^+ y, 1/2 |y + B x|^2."""
         B, y = self._root[:, None] * Q, self._root * (base - self.centre)

@@ -101,10 +101,10 @@ def _theorems(results: Sequence[Result]) -> Grid:
     caption = (
         "Losses and bounds: (g - g*) / (g(theta0) - g*) at the end of a run. Share >: a lower bound of the "
         f"share of runs within the bound, confidence {s.confidence:g}. Verdict: holds, when that is the "
-        "promised probability or more; fails, when an upper bound of the share is below it; not refuted "
-        "otherwise. Reached at: the share of the steps after which a run is first within the bound, on "
-        "average. Rows of theorem 3 with rho at theta0 and for all theta0 are the two other readings, for "
-        "comparison."
+        "promised probability or more; fails, when an upper bound of the share is below it; empty, when the "
+        "bound is 1 or more, where every run begins; not refuted otherwise. Reached at: the share of "
+        "the steps after which a run is first within the bound, on average. Rows of theorem 3 with rho at "
+        "theta0 and for all theta0 are the two other readings, for comparison."
     )
     return Grid("Theorems", head, [_check(c) for c in checks(results)], caption)
 
