@@ -33,7 +33,8 @@ def _how(summary: Summary) -> str:
         f"Images: {summary.source}, {summary.images} of them, drawn by seed {s.seed}. Net: {s.model}, "
         f"{summary.parameters:,} parameters, untrained. Labels {s.labels}. Each attack takes {s.iterations} "
         f"steps{again}; an image is {3 * 32 * 32:,} numbers. +-: half a 95 % interval over the images "
-        "(Student's); rates have Wilson's interval. Gain: PSNR above that of the mean picture. A reconstruction identifies an image if that is nearest "
+        "(Student's); rates have Wilson's interval. Gain: PSNR above that of the mean picture. "
+        "A reconstruction identifies an image if that is nearest "
         "to it, pixel by pixel, among itself and 99 others."
     )
 

@@ -169,7 +169,8 @@ def terminal(summary: Summary) -> Table:
         )
     caption = (
         f"{summary.source}; {summary.settings.model}, {summary.parameters:,} parameters; labels "
-        f"{summary.settings.labels}; gain: PSNR above the mean picture; intervals of 95 %; id.: identified among 100"
+        f"{summary.settings.labels}; gain: PSNR above the mean picture; "
+        "intervals of 95 %; id.: identified among 100"
     )
     return plain_table([*HEAD[:3], *HEAD[4:6], "id."], rows, caption)
 
@@ -183,8 +184,9 @@ def as_csv(summary: Summary) -> str:
     """A row a line, numbers in full."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = "method numbers attack attacker batch rounds bytes images psnr psnr_error gain gain_error ssim ssim_error"
-    writer.writerow([*names.split(), "identified", "identified_low", "identified_high"])
+    names = "method numbers attack attacker batch rounds bytes images"
+    scores = "psnr psnr_error gain gain_error ssim ssim_error identified identified_low identified_high"
+    writer.writerow([*names.split(), *scores.split()])
     for r in lines(summary):
         c = r.case
         what = [c.upload.method, c.upload.numbers, c.attack, c.attacker, c.batch, c.rounds, r.bytes, r.images]

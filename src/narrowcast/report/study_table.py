@@ -86,15 +86,14 @@ def markdown(study: Study, outcomes: list[Outcome], command: str, commit: str, m
     """The page: how it was made, the results, the sweep."""
     facts = next(run.facts for o in outcomes for run in o.runs)
     t = study.tuning
-    head = ["method", "settings", "lr", facts.metric, "up", "down", "compression up/down/total", "seconds"]
+    head = ["method", "settings", "lr", facts.metric, "up", "down", "compression up/down/total"]
     parts = [
         f"# {study.title}",
         f"`{command}` at commit {commit}, narrowcast {facts.narrowcast}, torch {facts.torch}, seeds "
         f"{', '.join(map(str, study.seeds))}. D = {max(_sizes(outcomes)):,}; {facts.clients:,} clients.",
         f"The {facts.metric} is that of the test set after the last round, read once; +-: standard error "
         "over the seeds. Up and down: bytes of a run as encoded, all clients, mean over the seeds. "
-        "Compression: bytes of the uncompressed run over bytes of the run; total is the harmonic mean. "
-        "Seconds: of a run, one thread.",
+        "Compression: bytes of the uncompressed run over bytes of the run; total is the harmonic mean.",
         _markdown(head, 2, [_cells(line) for line in lines(outcomes)]),
         *_failures(outcomes, missing),
         "## The tuning of the rates",
@@ -121,7 +120,6 @@ def _cells(line: Line) -> list[str]:
         format_bytes(line.up),
         format_bytes(line.down),
         "-" if r is None else times(r.up, r.down, r.total),
-        f"{line.seconds:.1f}",
     ]
 
 

@@ -31,7 +31,7 @@ def draw(result: Result, path: Path) -> Path:
     for a in axes.flat:
         a.set_yscale("log")
         a.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-        a.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "235" else "")
+        a.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "23457" else "")
         a.grid(alpha=0.3, which="both")
     s = result.spec
     figure.suptitle(f"{result.dimension.title}: d = {s.dim}, {s.runs} runs each, bands from 10 % to 90 %")
@@ -52,7 +52,8 @@ def _epochs(a: Axes, r: Result, kind: str) -> None:
     s, pilot = r.spec, r.pilots[kind]
     red, blue = FAMILY["time-varying"][0], FAMILY["static"][0]
     runs = r.trials[kind]
-    _band(a, np.linspace(0, s.E, len(runs["static"][0].curve)), runs["static"], "static", "static")
+    last = pilot.static.count / pilot.time_varying.count
+    _band(a, np.linspace(0, last, len(runs["static"][0].curve)), runs["static"], "static", "static")
     _band(a, np.arange(s.E + 1), runs["time-varying"], "time-varying", "time-varying")
     a.axhline(
         bounds.static(pilot.rho.high, 1, s.epsilon), color=blue, linestyle="--", label="theorem 1, at the end"
@@ -64,10 +65,10 @@ def _epochs(a: Axes, r: Result, kind: str) -> None:
     a.plot(
         np.arange(s.E + 1), epoch_bounds(r, kind), "-.", color=red, label="theorem 3, each epoch's own rho"
     )
-    wrong = [bounds.time_varying(first, 1, s.epsilon * s.E**0.5 / n**0.5, int(n)) for n in e]
+    wrong = [min(1.0, bounds.time_varying(first, 1, s.epsilon * s.E**0.5 / n**0.5, int(n))) for n in e]
     a.plot(e, wrong, ":", color="#555555", label=f"theorem 3, if rho stayed that of theta0 ({first:.2f})")
     a.set_xticks(range(s.E + 1))
-    a.set_xlabel(f"epochs of {pilot.time_varying.count} steps (static: {pilot.static.count} steps in all)")
+    a.set_xlabel(f"epochs of {pilot.time_varying.count} steps (static ends after {pilot.static.count} steps)")
     a.set_title(NAMES[kind])
     a.legend(fontsize=8)
 
@@ -86,4 +87,4 @@ def _k_subspace(a: Axes, r: Result, kind: str) -> None:
     a.set_xlabel(
         f"steps / (K (1 + 1/C) T), T = {pilot.k_subspace.count}, K (1 + 1/C) = {times:.1f} on average"
     )
-    a.legend(fontsize=8)
+    a.legend(fontsize=8, loc="lower left")
