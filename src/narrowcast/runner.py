@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import io
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ import torch
 
 from narrowcast import exchange, files, modelfile, records, wire
 from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
+from narrowcast.interrupts import interrupts
 from narrowcast.kernels import pool
 from narrowcast.records import RoundRecord
 from narrowcast.simulate import Simulation
@@ -201,7 +199,7 @@ def _go(run: _Run, folder: Path, on_record: OnRecord | None) -> Path:
     assert config.threads is not None
     torch.set_num_threads(config.threads)
     pool.set_threads(config.threads)
-    with (folder / "records.jsonl").open("ab") as log, _interrupts() as stop:
+    with (folder / "records.jsonl").open("ab") as log, interrupts() as stop:
         checkpoints = _Checkpoints(simulation, run.id, folder, log)
         if simulation.round == 0:
             checkpoints.write(simulation.state())
@@ -282,24 +280,3 @@ class _Checkpoints:
         torch.save({"run": self.run.hex(), "simulation": state}, buffer)
         files.write_atomically(self.folder / "checkpoint.pt", buffer.getvalue())
         self.simulation.settle(state)
-
-
-@contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or a TERM signal sets; a second Ctrl-C interrupts at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for s, handler in before.items():
-            signal.signal(s, handler)
