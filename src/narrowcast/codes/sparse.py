@@ -8,12 +8,21 @@ from torch import Tensor
 from narrowcast import wire
 from narrowcast.codes import indices
 from narrowcast.formats import FormatError
+from narrowcast.largest import largest
+from narrowcast.random import Key
 from narrowcast.wire import Block, WireError
 
 
 def positions(where: Tensor, D: int) -> Block:
     """The block of rising positions below D; one of numbers follows."""
     return wire.raw(indices.pack(where.numpy(), D))
+
+
+def pack_largest(x: Tensor, k: int, format: str, key: Key) -> tuple[list[Block], Tensor, Tensor]:
+    """(the blocks of the k largest of x, their positions, the numbers as they will be read)."""
+    where = largest(x, k)
+    values = wire.block(x[where], format, key)
+    return [positions(where, x.numel()), values], where, values.numbers(k)
 
 
 def read(where: Block, values: Block, D: int, count: int | None = None) -> tuple[Tensor, Tensor]:

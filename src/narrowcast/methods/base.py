@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from narrowcast import random
 from narrowcast.flat import Layout
 from narrowcast.random import Key
 from narrowcast.wire import Block, Payload, WireError
@@ -185,6 +186,11 @@ class Method(ABC, Generic[S]):
     @abstractmethod
     def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> S:
         """The server whose `state` this is."""
+
+
+def own_route(key: Key) -> int:
+    """The route of a method that gives every client a way of its own: 32 bits of its key."""
+    return random.below(key, 1 << 32)
 
 
 def capped(weight: float) -> float:

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from narrowcast import formats, wire
 from narrowcast.codes import sparse
-from narrowcast.largest import largest
 from narrowcast.methods.about import About
-from narrowcast.methods.base import Accumulator, Model, Private, Where, blocks
+from narrowcast.methods.base import Accumulator, Model, Private, Where
 from narrowcast.methods.changes import Changes, ChangesServer
-from narrowcast.methods.topk import check_k, count
+from narrowcast.methods.topk import check_k, count, sparse_terms
 from narrowcast.random import Key
 from narrowcast.wire import Payload, WireError
 
@@ -82,11 +81,10 @@ class DGC(Changes):
         u = private["u"] * self.momentum + v if private else v
         a = private["a"] + u if private else v
         version = model.version or 0
-        where = largest(a, self.count(v.numel(), version))
-        values = wire.block(a[where], self.uplink, key)
-        left = a[where] - values.numbers(len(where))  # what rounding kept back; nothing for f32
+        packed, where, sent = sparse.pack_largest(a, self.count(v.numel(), version), self.uplink, key)
+        left = a[where] - sent  # what rounding kept back; nothing for f32
         private = {"u": u.index_fill(0, where, 0.0), "a": a.index_copy(0, where, left)}
-        return private, wire.payload([sparse.positions(where, v.numel()), values], stage=version)
+        return private, wire.payload(packed, stage=version)
 
     def zero(self, server: ChangesServer) -> Accumulator:
         return Accumulator(torch.zeros(1, server.weights.numel()), stage=server.version)
@@ -94,10 +92,7 @@ class DGC(Changes):
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         if wire.number(up.stage) != acc.stage:
             raise WireError(f"an update for version {wire.number(up.stage)}: the round is at {acc.stage}")
-        D = acc.total.shape[1]
-        positions, values = blocks(up, 2)
-        where, numbers = sparse.read(positions, values, D, self.count(D, acc.stage))
-        return (0, where), numbers
+        return sparse_terms(acc, up, self.count(acc.total.shape[1], acc.stage))
 
 
 @lru_cache(maxsize=256)

@@ -19,9 +19,9 @@ from narrowcast.codes import signs
 from narrowcast.hadamard import fwht_
 from narrowcast.kernels import flips, pool
 from narrowcast.methods.about import About
-from narrowcast.methods.base import Accumulator, Model, Private, Where, blocks
+from narrowcast.methods.base import Accumulator, Model, Private, Where, blocks, own_route
 from narrowcast.methods.uncompressed import Uncompressed
-from narrowcast.random import MASK32, Key, Purpose
+from narrowcast.random import Key, Purpose
 from narrowcast.wire import Payload, WireError
 
 LARGEST = 1 << 16  # of the blocks that are rotated: the transform stays in the cache
@@ -58,7 +58,7 @@ class Drive(Uncompressed):
         return False
 
     def route(self, key: Key) -> int:
-        return key & MASK32
+        return own_route(key)
 
     def compress(
         self, private: Private | None, v: Tensor, model: Model, key: Key

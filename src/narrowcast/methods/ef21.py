@@ -14,10 +14,9 @@ from torch import Tensor
 from narrowcast import formats, wire
 from narrowcast.codes import sparse
 from narrowcast.flat import Layout
-from narrowcast.largest import largest
 from narrowcast.methods.about import About
-from narrowcast.methods.base import Accumulator, Model, Private, RoundInfo, Where, blocks, finite, mean
-from narrowcast.methods.topk import check_k, count
+from narrowcast.methods.base import Accumulator, Model, Private, RoundInfo, Where, finite, mean
+from narrowcast.methods.topk import check_k, count, sparse_terms
 from narrowcast.methods.uncompressed import DenseServer, Uncompressed
 from narrowcast.random import Key
 from narrowcast.wire import Payload
@@ -84,16 +83,11 @@ class EF21(Uncompressed):
     ) -> tuple[Private | None, Payload]:
         g = private["estimate"] if private else torch.zeros_like(v)
         lacks = v - g
-        where = largest(lacks, count(self.k, v.numel()))
-        values = wire.block(lacks[where], self.uplink, key)
-        g = g.index_add(0, where, values.numbers(len(where)))  # as the server reads them
-        return {"estimate": g}, wire.payload([sparse.positions(where, v.numel()), values])
+        packed, where, sent = sparse.pack_largest(lacks, count(self.k, v.numel()), self.uplink, key)
+        return {"estimate": g.index_add(0, where, sent)}, wire.payload(packed)
 
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
-        D = acc.total.shape[1]
-        positions, values = blocks(up, 2)
-        where, numbers = sparse.read(positions, values, D, count(self.k, D))
-        return (0, where), numbers
+        return sparse_terms(acc, up, count(self.k, acc.total.shape[1]))
 
     def step(self, server: DenseServer, acc: Accumulator, round: RoundInfo) -> DenseServer:
         if acc.weight == 0:

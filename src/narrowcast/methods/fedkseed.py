@@ -31,6 +31,7 @@ from narrowcast.methods.base import (
     Where,
     mean,
     only_block,
+    own_route,
 )  # fmt: skip
 from narrowcast.random import Key, Purpose
 from narrowcast.server_optim import SGD, Optimiser, State
@@ -76,11 +77,14 @@ class Seeds:
 
     def of(self, route: int, steps: int) -> list[int]:
         """Which directions a client on this route probes: one a step."""
-        return [random.below(random.derive(route, Purpose.SUBSPACE, s), self.count) for s in range(steps)]
+        return [self._at(route, step) for step in range(steps)]
+
+    def _at(self, route: int, step: int) -> int:
+        return random.below(random.derive(route, Purpose.SUBSPACE, step), self.count)
 
     def add(self, theta: Tensor, key: Key, step: int, scale: float) -> None:
         """theta += scale z_j in place, j the direction of this step of the client with this key."""
-        j = random.below(random.derive(route(key), Purpose.SUBSPACE, step), self.count)
+        j = self._at(own_route(key), step)
         strips = -(-theta.numel() // kernels.STRIP)
         with np.errstate(over="ignore"):  # the loss will show it
             s = np.float32(scale)
@@ -94,11 +98,6 @@ class Seeds:
         words = random.split(self.key)
         pool.run(kernels.expand_strips, strips, out.numpy(), base.numpy(), used, s.numpy()[used], *words)
         return out
-
-
-def route(key: Key) -> int:
-    """The 32 bits of a client's key from which its directions follow."""
-    return random.below(key, 1 << 32)
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ class FedKSeed(Method[SeedsServer]):
         return replace(model, version=version), self._seeds.expand(model.base, s, out)
 
     def route(self, key: Key) -> int:
-        return route(key)
+        return own_route(key)
 
     def compress(
         self, private: Private | None, v: Tensor, model: Model, key: Key

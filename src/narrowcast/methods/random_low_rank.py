@@ -15,10 +15,10 @@ from torch import Tensor
 from narrowcast import formats, random, wire
 from narrowcast.flat import Layout
 from narrowcast.methods.about import About
-from narrowcast.methods.base import Accumulator, Model, Private, Where, only_block
+from narrowcast.methods.base import Accumulator, Model, Private, Where, only_block, own_route
 from narrowcast.methods.matrices import Matrix, matrices
 from narrowcast.methods.uncompressed import DenseServer, Uncompressed
-from narrowcast.random import MASK32, Key, Purpose
+from narrowcast.random import Key, Purpose
 from narrowcast.wire import Payload
 
 ABOUT = About(
@@ -66,7 +66,7 @@ class RandomLowRank(Uncompressed):
         return f"r={self.rank}"
 
     def route(self, key: Key) -> int:
-        return key & MASK32
+        return own_route(key)
 
     def factors(self, route: int, layout: Layout | None, D: int) -> list[tuple[Matrix, Tensor | None]]:
         """(place, A (n, r)) of every parameter; no A: it is sent whole."""

@@ -14,10 +14,10 @@ from torch import Tensor
 from narrowcast import formats, random, wire
 from narrowcast.kernels.subsets import subset
 from narrowcast.methods.about import About
-from narrowcast.methods.base import Accumulator, Model, Private, Where, only_block
+from narrowcast.methods.base import Accumulator, Model, Private, Where, only_block, own_route
 from narrowcast.methods.changes import Changes
 from narrowcast.methods.topk import check_k, count
-from narrowcast.random import MASK32, Key, Purpose
+from narrowcast.random import Key, Purpose
 from narrowcast.wire import Payload
 
 ABOUT = About(
@@ -57,7 +57,7 @@ class RandomMask(Changes):
         return f"k={self.k}" if self.k else ""
 
     def route(self, key: Key) -> int:
-        return key & MASK32
+        return own_route(key)
 
     def positions(self, route: int, D: int) -> Tensor:
         """S: k positions below D, rising."""

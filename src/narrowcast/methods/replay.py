@@ -98,11 +98,8 @@ class Replay(Method[ReplayServer]):
         """The last of the steps that together are smaller than the whole model."""
         parts = [model.base] + ([model.side] if model.side is not None else [])
         whole = wire.blocks_size([4 * part.numel() for part in parts])
-        sizes: list[int] = []
-        for kept, step in enumerate(reversed(steps)):
-            sizes += [len(block.data) for block in step]
-            if wire.blocks_size(sizes) > whole:
-                return steps[len(steps) - kept :]
+        while wire.blocks_size([len(block.data) for step in steps for block in step]) > whole:
+            steps = steps[1:]
         return steps
 
     def state(self, server: ReplayServer) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from narrowcast import formats, wire
 from narrowcast.codes import sparse
-from narrowcast.largest import largest
 from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, Where, blocks
 from narrowcast.methods.changes import Changes
@@ -62,18 +61,13 @@ class TopK(Changes):
         self, private: Private | None, v: Tensor, model: Model, key: Key
     ) -> tuple[Private | None, Payload]:
         x = v + private["error"] if private else v
-        where = largest(x, count(self.k, v.numel()))
-        values = wire.block(x[where], self.uplink, key)
-        if self.error_feedback:
-            left = x[where] - values.numbers(len(where))  # what rounding kept back; nothing for f32
-            private = {"error": x.index_copy(0, where, left)}
-        return private, wire.payload([sparse.positions(where, v.numel()), values])
+        packed, where, sent = sparse.pack_largest(x, count(self.k, v.numel()), self.uplink, key)
+        if self.error_feedback:  # where it was sent, what rounding kept back: nothing for f32
+            private = {"error": x.index_copy(0, where, x[where] - sent)}
+        return private, wire.payload(packed)
 
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
-        D = acc.total.shape[1]
-        positions, values = blocks(up, 2)
-        where, numbers = sparse.read(positions, values, D, count(self.k, D))
-        return (0, where), numbers
+        return sparse_terms(acc, up, count(self.k, acc.total.shape[1]))
 
 
 def check_k(k: int | None) -> None:
@@ -84,3 +78,10 @@ def check_k(k: int | None) -> None:
 def count(k: int | None, D: int) -> int:
     """How many of D coordinates are sent: k, or one in a hundred."""
     return min(k or max(1, D // 100), D)
+
+
+def sparse_terms(acc: Accumulator, up: Payload, k: int) -> tuple[Where, Tensor]:
+    """The terms of an upload of k positions and values."""
+    positions, values = blocks(up, 2)
+    where, numbers = sparse.read(positions, values, acc.total.shape[1], k)
+    return (0, where), numbers
