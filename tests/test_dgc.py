@@ -36,7 +36,7 @@ def dense(up, k=K):
 @pytest.mark.parametrize("m", [0.0, 0.9])
 @pytest.mark.parametrize("warmup", [0, 7])
 def test_dgc_is_its_twin(kind, m, warmup):
-    theta_0, theta, gradient = trained(method("dgc", k=5, momentum=m, warmup=warmup), kind, ETA)
+    _, theta_0, theta, gradient = trained(method("dgc", k=5, momentum=m, warmup=warmup), kind, ETA)
     twin = dgc(theta_0, rounds(), gradient, ETA, 5, m, warmup)
     assert distance(theta, twin, theta_0) < 5e-6
     for other in (dgc(theta_0, rounds(), gradient, ETA, 5, 0.9 - m, warmup),

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naive import MODULES
-from naive.against import assert_same, key_of, rounds, trained
 from naive.drive import drive, hadamard
 from naive.drive import estimate as naive_estimate
+from naive.runs import assert_same, key_of, rounds, trained
 from narrowcast import wire
 from narrowcast.flat import Layout
 from narrowcast.methods import method

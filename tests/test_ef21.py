@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from naive import MODULES, toy
-from naive.against import KEY, N, W, assert_same, rounds, trained
 from naive.ef21 import ef21
+from naive.runs import KEY, N, W, assert_same, rounds, trained
 from narrowcast import wire
 from narrowcast.codes import sparse
 from narrowcast.flat import Layout

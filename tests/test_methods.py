@@ -136,12 +136,11 @@ EVENTS = st.tuples(
 )
 
 
-@every_variant
-@both_downlinks
-@settings(deadline=None, max_examples=4, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-@given(st.sampled_from([61, 150]), st.lists(EVENTS, min_size=200, max_size=300))
-def test_every_visit_gives_the_servers_theta_for_the_fewest_bytes(K, refresh, downlink, D, events):
-    world = World(intrinsic(K, refresh, downlink=downlink), D)
+def wander(world, events, sent, refused):
+    """Clients come, lose their models and claim what they like; a refused one comes again as a newcomer.
+
+    `sent(model, have, down)` judges every download, `refused(model, have)` every refusal.
+    """
     models = {}  # of those that have come, and have not lost it
     for event, client, claim in events:
         if event.endswith("step"):
@@ -151,13 +150,28 @@ def test_every_visit_gives_the_servers_theta_for_the_fewest_bytes(K, refresh, do
             models.pop(client, None)
         model = models.get(client, world.newcomer())
         have = claim if event == "wrong claim" else model.version
-        down = world.method.download(world.server, have)
-        assert (len(wire.encode(down)), down.kind) == world.smallest(world.behind(have))
+        sent(model, have, world.method.download(world.server, have))
         try:
             models[client] = world.visit(model, have)
         except WireError:
-            assert world.behind(have) != world.server.stage - model.stage  # only a false claim is refused
+            refused(model, have)
             models[client] = world.visit(world.newcomer(), None)
+
+
+@every_variant
+@both_downlinks
+@settings(deadline=None, max_examples=4, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.sampled_from([61, 150]), st.lists(EVENTS, min_size=200, max_size=300))
+def test_every_visit_gives_the_servers_theta_for_the_fewest_bytes(K, refresh, downlink, D, events):
+    world = World(intrinsic(K, refresh, downlink=downlink), D)
+
+    def fewest(model, have, down):
+        assert (len(wire.encode(down)), down.kind) == world.smallest(world.behind(have))
+
+    def only_a_false_claim(model, have):
+        assert world.behind(have) != world.server.stage - model.stage
+
+    wander(world, events, fewest, only_a_false_claim)
 
 
 @every_method
@@ -166,22 +180,14 @@ def test_every_visit_gives_the_servers_theta_for_the_fewest_bytes(K, refresh, do
 def test_every_visit_gives_the_servers_theta(name, D, events):
     """Whoever comes, however late, with whatever it claims to have; never for more than a whole model."""
     world = World(small(name), D)
-    models = {}
-    for event, client, claim in events:
-        if event.endswith("step"):
-            world.step(clients=0 if event.startswith("empty") else 2)
-            continue
-        if event == "lost model":
-            models.pop(client, None)
-        model = models.get(client, world.newcomer())
-        have = claim if event == "wrong claim" else model.version
-        size = len(wire.encode(world.method.download(world.server, have)))
-        assert size <= len(wire.encode(world.method.download(world.server, None)))  # a newcomer lacks most
-        try:
-            models[client] = world.visit(model, have)
-        except WireError:
-            assert have != model.version
-            models[client] = world.visit(world.newcomer(), None)
+
+    def no_more_than_a_newcomer(model, have, down):
+        assert len(wire.encode(down)) <= len(wire.encode(world.method.download(world.server, None)))
+
+    def only_a_false_claim(model, have):
+        assert have != model.version
+
+    wander(world, events, no_more_than_a_newcomer, only_a_false_claim)
 
 
 LINEAR = [name for name in METHODS if small(name).linear and not small(name).directions]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naive import MODULES
-from naive.against import assert_same, rounds, trained
 from naive.powersgd import orth, powersgd
+from naive.runs import assert_same, rounds, trained
 from narrowcast import random, wire
 from narrowcast.flat import Layout
 from narrowcast.kernels.gram_schmidt import orthonormal

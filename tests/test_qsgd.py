@@ -38,7 +38,7 @@ def sent(m, v, key):
 @pytest.mark.parametrize("s", [1, 7])
 @pytest.mark.parametrize("bucket", [512, 50])
 def test_qsgd_is_its_twin(kind, s, bucket):
-    theta_0, theta, gradient = trained(QSGD(levels=s, bucket=bucket), kind, ETA)
+    _, theta_0, theta, gradient = trained(QSGD(levels=s, bucket=bucket), kind, ETA)
 
     def random(t, c):
         return uniforms(derive(KEY, Purpose.ROUTE, t, c), Purpose.ROUNDING, len(theta_0))

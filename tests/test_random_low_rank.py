@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from naive import MODULES
-from naive.against import assert_same, key_of, rounds, trained
 from naive.random_low_rank import random_low_rank
+from naive.runs import assert_same, key_of, rounds, trained
 from narrowcast import wire
 from narrowcast.flat import Layout
 from narrowcast.methods import method

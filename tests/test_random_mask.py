@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naive import MODULES
-from naive.against import assert_same, key_of, rounds, trained
 from naive.random_mask import random_mask
+from naive.runs import assert_same, key_of, rounds, trained
 from narrowcast import wire
 from narrowcast.flat import Layout
 from narrowcast.methods import method

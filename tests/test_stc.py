@@ -40,7 +40,7 @@ def dense(block, size=D, k=K):
 @pytest.mark.parametrize("error_feedback", [True, False])
 @pytest.mark.parametrize("k", [4, 20])
 def test_stc_is_its_twin(kind, error_feedback, k):
-    theta_0, theta, gradient = trained(method("stc", k=k, error_feedback=error_feedback), kind, ETA)
+    _, theta_0, theta, gradient = trained(method("stc", k=k, error_feedback=error_feedback), kind, ETA)
     twin = stc(theta_0, rounds(), gradient, ETA, k, error_feedback)
     assert distance(theta, twin, theta_0) < 5e-6
     other = stc(theta_0, rounds(), gradient, ETA, k, not error_feedback)

@@ -6,52 +6,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naive import toy
 from naive.fedavg import fedavg
+from naive.runs import assert_same, rounds, trained
 from naive.signsgd import signsgd
 from naive.topk import top_k, topk
 from narrowcast.codes import indices, signs
 from narrowcast.formats import FORMATS, FormatError
 from narrowcast.largest import largest
 from narrowcast.methods import Model, method
-from narrowcast.plan import Plan
-from narrowcast.sampling import Cohorts
-from narrowcast.simulate import Simulation
 from narrowcast.wire import Block, WireError
 
-E, N, W, ETA, KEY = 4, 12, 5, 0.3, 11
-
-
-def rounds():
-    cohorts = Cohorts(N, W, KEY)
-    return [(t, cohorts.come(t).tolist()) for t in range(E * cohorts.rounds_per_epoch)]
-
-
-def trained(name, kind="mlp", lr=ETA, plan=(), **options):
-    """(theta0, theta, gradient) of the fast run."""
-    task, gradient = toy(kind, N)
-    run = Simulation(task, method(name, key=5, **options), Plan(W, lr, epochs=E, key=KEY, **dict(plan)))
-    *_, last = run
-    assert last.metrics["loss"] < 0.95 * task.evaluate(task.theta0())["loss"]
-    return task.theta0().double().numpy(), run.theta.double().numpy(), gradient
-
-
-def assert_same(theta, twin, theta0, bound=5e-6):
-    way = np.linalg.norm(twin - theta0)
-    assert way > 0.3
-    assert np.linalg.norm(theta - twin) < bound * way
+ETA = 0.3
 
 
 @pytest.mark.parametrize("kind", ["logistic", "mlp"])
 @pytest.mark.parametrize("error_feedback", [True, False])
 @pytest.mark.parametrize("k", [3, 20])
 def test_topk_is_its_twin(kind, error_feedback, k):
-    theta0, theta, gradient = trained("topk", kind, k=k, error_feedback=error_feedback)
+    _, theta0, theta, gradient = trained(method("topk", k=k, error_feedback=error_feedback), kind, ETA)
     assert_same(theta, topk(theta0, rounds(), gradient, k, ETA, error_feedback), theta0)
 
 
 def test_error_feedback_makes_a_difference():
-    theta0, theta, gradient = trained("topk", k=5)
+    _, theta0, theta, gradient = trained(method("topk", k=5), "mlp", ETA)
     forgetful = topk(theta0, rounds(), gradient, 5, ETA, error_feedback=False)
     assert np.linalg.norm(theta - forgetful) > 0.05 * np.linalg.norm(theta - theta0)
 
@@ -59,19 +36,19 @@ def test_error_feedback_makes_a_difference():
 @pytest.mark.parametrize("kind", ["logistic", "mlp"])
 def test_signsgd_is_its_twin(kind):
     """A vote may tip on a gradient of nearly zero, where float32 and float64 disagree: few coordinates do."""
-    theta0, theta, gradient = trained("signsgd", kind, lr=0.02)
-    assert_same(theta, signsgd(theta0, rounds(), gradient, 0.02), theta0, bound=1e-4)
+    _, theta0, theta, gradient = trained(method("signsgd"), kind, 0.02)
+    assert_same(theta, signsgd(theta0, rounds(), gradient, 0.02), theta0, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("steps", [2, 5])
 @pytest.mark.parametrize(("name", "mu"), [("fedavg", 0.0), ("fedprox", 0.1), ("fedprox", 0.7)])
 def test_fedavg_and_fedprox_are_their_twin(name, mu, steps):
-    theta0, theta, gradient = trained(name, plan={"local_steps": steps, "prox": mu})
+    _, theta0, theta, gradient = trained(method(name), "mlp", ETA, local_steps=steps, prox=mu)
     assert_same(theta, fedavg(theta0, rounds(), gradient, steps, ETA, mu), theta0)
 
 
 def test_fedprox_holds_clients_back_by_default():
-    theta0, theta, gradient = trained("fedprox")
+    _, theta0, theta, gradient = trained(method("fedprox"), "mlp", ETA)
     assert_same(theta, fedavg(theta0, rounds(), gradient, 5, ETA, 0.1), theta0)
     free = fedavg(theta0, rounds(), gradient, 5, ETA, 0.0)
     assert np.linalg.norm(theta - theta0) < 0.99 * np.linalg.norm(free - theta0)

@@ -1,10 +1,10 @@
-"""A short run of a method on a toy task, for a twin to be held against."""
+"""A short run of a method on a toy task, for its twin to be held against."""
 
 import numpy as np
 
 from naive import toy
-from narrowcast.methods import method
 from narrowcast.plan import Plan
+from narrowcast.random import Purpose, derive
 from narrowcast.sampling import Cohorts
 from narrowcast.simulate import Simulation
 
@@ -17,13 +17,18 @@ def rounds():
     return [(t, cohorts.come(t).tolist()) for t in range(E * cohorts.rounds_per_epoch)]
 
 
-def trained(m, kind, lr):
-    """(theta_0, theta, gradient) of the fast run of a method (or of one by its name)."""
+def key_of(t, c):
+    """The key of client c in round t."""
+    return derive(KEY, Purpose.ROUTE, t, c)
+
+
+def trained(method, kind, eta, **plan):
+    """(simulation, theta_0, theta, gradient) of the fast run."""
     task, gradient = toy(kind, N)
-    run = Simulation(task, method(m) if isinstance(m, str) else m, Plan(W, lr, epochs=E, key=KEY))
+    run = Simulation(task, method, Plan(cohort=W, lr=eta, epochs=E, key=KEY, **plan))
     *_, last = run
     assert last.metrics["loss"] < 0.95 * task.evaluate(task.theta0())["loss"]  # theta is worth comparing
-    return task.theta0().double().numpy(), run.theta.double().numpy(), gradient
+    return run, task.theta0().double().numpy(), run.theta.double().numpy(), gradient
 
 
 def distance(theta, twin, theta_0):
@@ -31,3 +36,8 @@ def distance(theta, twin, theta_0):
     way = np.linalg.norm(twin - theta_0)
     assert way > 0.3
     return np.linalg.norm(theta - twin) / way
+
+
+def assert_same(theta, twin, theta_0, tolerance=5e-6):
+    """Equal up to float32: each of a few hundred operations on the way errs by 2^-24, relative."""
+    assert distance(theta, twin, theta_0) < tolerance
