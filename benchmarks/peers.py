@@ -236,7 +236,9 @@ def failure(case: Case, engine: str, error: Exception) -> dict[str, Any]:
 
 def narrowcast_case(case: Case, emit: Callable[[dict[str, Any]], None]) -> None:
     from narrowcast import Plan, Simulation, method
+    from narrowcast.allocator import keep_memory
 
+    keep_memory()  # as `narrowcast run` does
     task = task_of(case)
     plain = "uncompressed" if case.steps == 1 else "fedavg"
     rows = [(plain, False), ("static", False)] + ([(plain, True)] if case.name != "resnet9-1" else [])

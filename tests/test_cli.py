@@ -11,6 +11,7 @@ from narrowcast import bench, compare, records, runner
 from narrowcast.cli import app
 from narrowcast.kernels import pool
 from narrowcast.report import frontier, summary
+from narrowcast.training import Training
 
 SHORT = ["--lr", "20", "--dim", "64", "--width", "16", "--rounds", "4", "--cohort", "40"]
 
@@ -162,7 +163,7 @@ def test_a_checkpoint_waits_until_the_next_round_went_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step that ruins the model shows in the next round only: its state must not replace a good one."""
-    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(Training, "checkpoint_seconds", 0.0)
     out = tmp_path / "run"
     flags = ["--lr", "1e12", "--schedule", "0:0,0.6:1e-15,0.7:1", "--rounds", "30", "--dim", "64"]
     assert narrowcast("run", "digits", *flags, "--out", out).exit_code == 1

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from narrowcast import records, runner
+from narrowcast import checkpoints, records, runner
 from narrowcast.config import make_config
 from narrowcast.methods import METHODS, MethodOptions
+from narrowcast.training import Training
 
 SETTINGS = {
     "task": "digits",
@@ -33,9 +34,10 @@ SETTINGS = {
 CHILD = """
 import sys
 from pathlib import Path
-from narrowcast import runner
+from narrowcast import checkpoints, runner
 from narrowcast.config import make_config
-runner.CHECKPOINT_SECONDS = runner.CHECKPOINT_COSTS = 0.0
+from narrowcast.training import Training
+Training.checkpoint_seconds = checkpoints.COSTS = 0.0
 folder = Path(sys.argv[1])
 tell = lambda facts, record: print(record.round, flush=True)
 if (folder / "config.toml").exists():
@@ -111,8 +113,8 @@ def test_every_method_goes_on_as_if_nothing_had_happened(
     config = make_config({**BRIEF, "method": name})
     whole = runner.start(config, tmp_path / "whole")
     ticks = itertools.count()  # a checkpoint is taken every few rounds
-    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 10.0)
-    monkeypatch.setattr(runner.time, "monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(Training, "checkpoint_seconds", 10.0)
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: float(next(ticks)))
     for last in (8, 11):
         with pytest.raises(Enough):
             (runner.resume if last > 8 else partial(runner.start, config))(tmp_path / "run", stop_at(last))
@@ -132,8 +134,8 @@ def test_lost_and_damaged_private_state_is_begun_anew_and_counted(
         make_config({**BRIEF, "method": name, "dropout": 0.0, "local_steps": 1}),
         tmp_path / "run",
     )
-    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(runner, "CHECKPOINT_COSTS", 0.0)
+    monkeypatch.setattr(Training, "checkpoint_seconds", 0.0)
+    monkeypatch.setattr(checkpoints, "COSTS", 0.0)
     with pytest.raises(Enough):
         runner.start(config, folder, stop_at(8))
     saved = torch.load(folder / "checkpoint.pt", weights_only=True)["simulation"]["private"]["generations"]

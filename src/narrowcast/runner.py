@@ -10,9 +10,7 @@ a resumed run drops whatever lines lie beyond its checkpoint.
 
 from __future__ import annotations
 
-import io
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,16 +21,20 @@ import tomli_w
 import torch
 
 from narrowcast import exchange, files, modelfile, records, wire
+from narrowcast.allocator import keep_memory
+from narrowcast.checkpoints import Checkpoints
 from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
 from narrowcast.interrupts import interrupts
 from narrowcast.kernels import pool
+from narrowcast.methods import Method
+from narrowcast.plan import Plan
 from narrowcast.records import RoundRecord
 from narrowcast.simulate import Simulation
 from narrowcast.store import ClientStore
 from narrowcast.tasks import build
+from narrowcast.tasks.base import Task
+from narrowcast.training import Training
 
-CHECKPOINT_SECONDS = 20.0  # between two checkpoints, at least
-CHECKPOINT_COSTS = 10.0  # times what one took: clients' states may be gigabytes
 SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the first
 PRIVATE = "private"  # a folder for what the clients keep, while the run is going on
 FILES = ("config.toml", "facts.json", "records.jsonl", "checkpoint.pt", "model.narrowcast")
@@ -61,10 +63,25 @@ class Interrupted(Exception):
 
 
 OnRecord = Callable[[Facts, RoundRecord], None]
+Driver = Callable[[Task, Method[Any], Plan, Path], Training]  # the path is the run's folder
+Until = Callable[[], bool]  # asked after a round: True ends the run there, to be gone on with or left
 
 
-def start(config: RunConfig, folder: Path, on_record: OnRecord | None = None, force: bool = False) -> Path:
-    """Run in a new folder. One that holds a run already is refused, or its run replaced with `force`."""
+def start(
+    config: RunConfig,
+    folder: Path,
+    on_record: OnRecord | None = None,
+    force: bool = False,
+    until: Until | None = None,
+    *,
+    task: Task | None = None,
+    driver: Driver | None = None,
+) -> Path:
+    """Run in a new folder. One that holds a run already is refused, or its run replaced with `force`.
+
+    `task` is the caller's own, in place of the one that the configuration names; `driver` brings the clients,
+    who are simulated without one.
+    """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder")
     if is_run(folder) and not force:
@@ -74,9 +91,8 @@ def start(config: RunConfig, folder: Path, on_record: OnRecord | None = None, fo
         )
     if (folder / "config.toml").exists() and not is_run(folder):
         raise ConfigError(f"{folder} has a config.toml that no run has written: choose another --out")
-    run = _prepare(
-        config, folder
-    )  # whatever is wrong with the settings or the data is said before a file is written
+    # Whatever is wrong with the settings or the data is said before a file is written.
+    run = _prepare(config, folder, task, driver)
     folder.mkdir(parents=True, exist_ok=True)
     with files.locked(folder):
         for name in FILES:
@@ -84,16 +100,23 @@ def start(config: RunConfig, folder: Path, on_record: OnRecord | None = None, fo
         shutil.rmtree(folder / PRIVATE, ignore_errors=True)
         files.write_atomically(folder / "facts.json", msgspec.json.format(msgspec.json.encode(run.facts)))
         files.write_atomically(folder / "config.toml", to_toml(run.config))
-        return _go(run, folder, on_record)
+        return _go(run, folder, on_record, until)
 
 
-def resume(folder: Path, on_record: OnRecord | None = None) -> Path:
+def resume(
+    folder: Path,
+    on_record: OnRecord | None = None,
+    until: Until | None = None,
+    *,
+    task: Task | None = None,
+    driver: Driver | None = None,
+) -> Path:
     """Go on with a run that was stopped or killed; a finished one is left as it is."""
     config = load_config(folder)
     with files.locked(folder):
         if finished(folder):
             return folder
-        run = _prepare(config, folder)
+        run = _prepare(config, folder, task, driver)
         before = load_facts(folder)
         if (run.facts.theta0, run.facts.clients, run.facts.rounds) != (
             before.theta0,
@@ -104,7 +127,7 @@ def resume(folder: Path, on_record: OnRecord | None = None) -> Path:
                 f"{folder} was begun with another config.toml, other data or another model: it cannot go on"
             )
         _restore(run, folder, on_record)
-        return _go(run, folder, on_record)
+        return _go(run, folder, on_record, until)
 
 
 def is_run(folder: Path) -> bool:
@@ -151,14 +174,18 @@ class _Run:
 
     config: RunConfig  # resolved: nothing is left to defaults
     facts: Facts
-    simulation: Simulation
+    training: Training
     id: bytes
 
 
-def _prepare(config: RunConfig, folder: Path) -> _Run:
+def _simulated(task: Task, method: Method[Any], plan: Plan, folder: Path) -> Training:
+    return Simulation(task, method, plan, ClientStore(folder / PRIVATE))
+
+
+def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver | None) -> _Run:
     from narrowcast import __version__
 
-    task = build(config.task, config.task_options())
+    task = task or build(config.task, config.task_options())
     theta0 = task.theta0()
     method = config.build_method(len(task.clients))
     plan = config.plan(len(task.clients), b"\0" * 8)
@@ -173,16 +200,15 @@ def _prepare(config: RunConfig, folder: Path) -> _Run:
         }
     )
     run = exchange.run_id(to_toml(config) + wire.digest(theta0))
-    store = ClientStore(folder / PRIVATE)
-    simulation = Simulation(task, method, replace(plan, run=run), store)
+    training = (driver or _simulated)(task, method, replace(plan, run=run), folder)
     facts = Facts(
         label=config.label,
         task=config.task,
         method=config.method,
         parameters=theta0.numel(),
         clients=len(task.clients),
-        rounds=simulation.rounds,
-        rounds_per_epoch=simulation.cohorts.rounds_per_epoch,
+        rounds=training.rounds,
+        rounds_per_epoch=training.cohorts.rounds_per_epoch,
         metric=task.metric,
         higher_is_better=task.higher_is_better,
         theta0=wire.digest(theta0).hex(),
@@ -190,36 +216,37 @@ def _prepare(config: RunConfig, folder: Path) -> _Run:
         narrowcast=__version__,
         torch=str(torch.__version__),
     )
-    return _Run(config, facts, simulation, run)
+    return _Run(config, facts, training, run)
 
 
-def _go(run: _Run, folder: Path, on_record: OnRecord | None) -> Path:
+def _go(run: _Run, folder: Path, on_record: OnRecord | None, until: Until | None) -> Path:
     """Rounds to the end, with checkpoints."""
-    simulation, config = run.simulation, run.config
+    training, config = run.training, run.config
     assert config.threads is not None
+    keep_memory()
     torch.set_num_threads(config.threads)
     pool.set_threads(config.threads)
     with (folder / "records.jsonl").open("ab") as log, interrupts() as stop:
-        checkpoints = _Checkpoints(simulation, run.id, folder, log)
-        if simulation.round == 0:
-            checkpoints.write(simulation.state())
-        for record in simulation:
+        checkpoints = Checkpoints(training, run.id, folder, log)
+        if training.round == 0:
+            checkpoints.write(training.state())
+        for record in training:
             checkpoints.went_well()
             log.write(records.to_line(record))
             log.flush()
             if on_record:
                 on_record(run.facts, record)
             checkpoints.take_if_due()
-            if stop.is_set():
+            if stop.is_set() or (until is not None and until()):
                 break
-        checkpoints.write(simulation.state())
-    if simulation.round == simulation.rounds:
-        options = config.method_options(len(simulation.task.clients))
-        path, layout = folder / "model.narrowcast", simulation.task.layout
-        modelfile.save(path, config.method, options, simulation.server, simulation.theta0, layout)
+        checkpoints.write(training.state())
+    if training.round == training.rounds:
+        options = config.method_options(len(training.task.clients))
+        path, layout = folder / "model.narrowcast", training.task.layout
+        modelfile.save(path, config.method, options, training.server, training.theta0, layout)
         shutil.rmtree(folder / PRIVATE, ignore_errors=True)
     if stop.is_set():
-        raise Interrupted(f"stopped after round {simulation.round} of {simulation.rounds}")
+        raise Interrupted(f"stopped after round {training.round} of {training.rounds}")
     return folder
 
 
@@ -235,48 +262,20 @@ def _restore(run: _Run, folder: Path, on_record: OnRecord | None) -> None:
             raise ConfigError(
                 f"{path} belongs to other settings than {folder / 'config.toml'}: it cannot go on"
             )
-        run.simulation.restore(state["simulation"])
+        run.training.restore(state["simulation"])
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(
             f"{path} is damaged ({type(error).__name__}): start the run anew with --force"
         ) from error
-    done = records.read(folder / "records.jsonl", before=run.simulation.round)
-    if len(done) != run.simulation.round:
+    done = records.read(folder / "records.jsonl", before=run.training.round)
+    if len(done) != run.training.round:
         raise ConfigError(
-            f"{folder}/records.jsonl has {len(done)} of the {run.simulation.round} rounds of its checkpoint: "
+            f"{folder}/records.jsonl has {len(done)} of the {run.training.round} rounds of its checkpoint: "
             "start the run anew with --force"
         )
     files.write_atomically(folder / "records.jsonl", b"".join(map(records.to_line, done)))
     for record in done:
         if on_record:
             on_record(run.facts, record)
-
-
-class _Checkpoints:
-    """Taken when due, written when the round after went well: one that leads to ruin is never kept."""
-
-    def __init__(self, simulation: Simulation, run: bytes, folder: Path, log: io.BufferedWriter) -> None:
-        self.simulation, self.run, self.folder, self.log = simulation, run, folder, log
-        self.held: dict[str, Any] | None = None
-        self.due = time.monotonic() + CHECKPOINT_SECONDS
-
-    def take_if_due(self) -> None:
-        started = time.monotonic()
-        if self.held is None and started > self.due:
-            self.held = self.simulation.state()
-            took = time.monotonic() - started
-            self.due = started + max(CHECKPOINT_SECONDS, CHECKPOINT_COSTS * took)
-
-    def went_well(self) -> None:
-        if self.held is not None:
-            self.write(self.held)
-            self.held = None
-
-    def write(self, state: dict[str, Any]) -> None:
-        files.sync(self.log)
-        buffer = io.BytesIO()
-        torch.save({"run": self.run.hex(), "simulation": state}, buffer)
-        files.write_atomically(self.folder / "checkpoint.pt", buffer.getvalue())
-        self.simulation.settle(state)

@@ -21,21 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from narrowcast import exchange, random, records, schedules, wire
+from narrowcast import exchange, wire
 from narrowcast.exchange import Round
 from narrowcast.formats import FormatError
 from narrowcast.local import Group, Local, client_updates, summed_update
-from narrowcast.methods.base import DENSE, Accumulator, Diverged, Method, RoundInfo, capped
+from narrowcast.methods.base import DENSE, Accumulator, Diverged, Method, capped
 from narrowcast.plan import Plan
-from narrowcast.random import Key, Purpose
+from narrowcast.random import Key
 from narrowcast.records import RoundRecord
-from narrowcast.sampling import Cohorts
 from narrowcast.store import ClientStore
 from narrowcast.tasks.base import Task
 from narrowcast.tasks.partition import IndexArray
+from narrowcast.training import Training, augment_key, claim, local_work
 from narrowcast.wire import WireError
-
-MAX_U32 = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -48,75 +46,30 @@ class Work:
     augment: Key
 
 
-class Simulation:
-    """A run in progress: iterate for one record a round; `state` and `restore` to stop and go on."""
+class Simulation(Training):
+    """A run on this machine."""
 
     def __init__(self, task: Task, method: Method[Any], plan: Plan, store: ClientStore | None = None) -> None:
-        self.task, self.method, self.plan = task, method, plan
-        self.cohorts = Cohorts(
-            len(task.clients), plan.cohort, plan.key, plan.sampling, plan.participation, plan.dropout
-        )
-        per_epoch = self.cohorts.rounds_per_epoch
-        by_epochs = math.ceil(plan.epochs * per_epoch - 1e-9) if plan.epochs is not None else None
-        self.rounds = max(1, min(r for r in (by_epochs, plan.rounds) if r is not None))
-        self.theta0 = task.theta0()
-        self.server = method.server(self.theta0, task.layout)
+        super().__init__(task, method, plan)
         self.have: IndexArray = np.full(len(task.clients), -1, np.int64)
         self.store = ClientStore() if store is None else store
-        self.round = 0
         self._client = method.newcomer(self.theta0, task.layout)
-        self._theta = method.theta(self.server, torch.empty_like(self.theta0))
 
-    @property
-    def theta(self) -> Tensor:
-        """The server's model, valid until the next round."""
-        return self._theta
-
-    def __iter__(self) -> Iterator[RoundRecord]:
-        while self.round < self.rounds:
-            yield self.step()
-
-    def step(self) -> RoundRecord:
-        """One round, from the choice of clients to the record."""
-        started = time.perf_counter()
-        records.reset_peak_memory()
-        number, plan, method = self.round, self.plan, self.method
-        round = Round(plan.run, plan.key, number, self.server.version, wire.digest(self._theta))
-        rate = plan.lr * schedules.factor(plan.schedule, (number + 0.5) / self.cohorts.rounds_per_epoch)
-        came = self.cohorts.come(number)
-        answering = self.cohorts.answer(number, came)
-        record = RoundRecord(
-            round=number,
-            epoch=self.cohorts.epoch(number),
-            version=self.server.version,
-            rate=rate,
-            loss=None,
-            clients=0,
-            up=0,
-            down=0,
-            dropped={"no answer": len(came) - len(answering)} if len(answering) < len(came) else {},
-        )
+    def collect(self, round: Round, record: RoundRecord) -> Accumulator:
+        came = self.cohorts.come(round.number)
+        answering = self.cohorts.answer(round.number, came)
+        if len(answering) < len(came):
+            record.dropped["no answer"] = len(came) - len(answering)
         data = self._download(came, round, record)
         clock = time.perf_counter()
         theta = self._reconcile(data, round)
         reconciled = time.perf_counter() - clock
-        acc = method.zero(self.server)
+        acc = self.method.zero(self.server)
         if len(answering):
             clock = time.perf_counter()
-            acc = self._train(self._work(theta, round, rate), answering, acc, record)
+            acc = self._train(self._work(theta, round, record.rate), answering, acc, record)
             record.client_seconds = reconciled + (time.perf_counter() - clock) / len(answering)
-        info = RoundInfo(number, record.epoch, self.cohorts.epoch_end(number), rate)
-        self.server = method.step(self.server, acc, info)
-        self._theta = method.theta(self.server, self._theta)
-        record.version = self.server.version
-        self.round += 1
-        if self.round == self.rounds or (plan.evaluate_every and self.round % plan.evaluate_every == 0):
-            record.metrics = self.task.evaluate(self._theta)
-            if not all(map(math.isfinite, record.metrics.values())):
-                raise Diverged(f"evaluation after round {number} gave {record.metrics}: lower --lr")
-        record.seconds = time.perf_counter() - started
-        record.peak_memory = records.peak_memory()
-        return record
+        return acc
 
     def _download(self, came: IndexArray, round: Round, record: RoundRecord) -> bytes:
         """Count what each client is sent, and return what the shared model lacks; each is encoded once."""
@@ -147,14 +100,10 @@ class Simulation:
         return theta
 
     def _work(self, theta: Tensor, round: Round, rate: float) -> Work:
-        plan = self.plan
-        steps = plan.local_steps or self.method.local_steps
-        if steps > 1 or self.method.directions:
+        local = local_work(self.plan, self.method, rate)
+        if local.steps > 1 or local.directions:
             theta = theta.clone()  # local steps run in the memory of the task's model
-        prox = self.method.prox if plan.prox is None else plan.prox
-        local_rate = plan.local_lr or rate or plan.lr
-        local = Local(steps, plan.local_batch, local_rate, prox, self.method.directions)
-        return Work(round, theta, local, random.derive(plan.key, Purpose.AUGMENT, round.number))
+        return Work(round, theta, local, augment_key(self.plan, round.number))
 
     def _train(self, work: Work, clients: IndexArray, acc: Accumulator, record: RoundRecord) -> Accumulator:
         """Updates of all clients, compressed, sent and added up; bytes and loss go into the record."""
@@ -230,33 +179,22 @@ class Simulation:
             )
 
     def _weight(self, client: int) -> int:
-        if self.plan.weighting == "clients":
-            return 1
-        return min(len(self.task.clients[client]), MAX_U32)
+        return claim(self.plan, len(self.task.clients[client]))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {
-            "round": self.round,
-            "server": self.method.state(self.server),
-            "have": torch.from_numpy(self.have.copy()),
-            "private": self.store.snapshot(),
-        }
+        have = torch.from_numpy(self.have.copy())
+        return {**super().state(), "have": have, "private": self.store.snapshot()}
 
     def settle(self, state: dict[str, Any]) -> None:
-        """This `state` is safe on disk: what only earlier ones need may go."""
         self.store.settle(state["private"])
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken: the rounds that follow are those of an undisturbed run."""
         if len(state["have"]) != len(self.have):
             raise ValueError(f"the checkpoint has {len(state['have'])} clients, this task {len(self.have)}")
-        self.round = state["round"]
-        self.server = self.method.restore(self.theta0, self.task.layout, state["server"])
+        super().restore(state)
         self.have = state["have"].numpy().copy()
         self.store.restore(state["private"])
         self._client = self.method.newcomer(self.theta0, self.task.layout)
-        self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
 
 
 def simulate(task: Task, method: Method[Any], plan: Plan) -> Iterator[RoundRecord]:

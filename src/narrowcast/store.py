@@ -144,10 +144,18 @@ class ClientStore:
         self._unwritten.discard(client)
 
     def _write(self, client: int) -> None:
-        vectors = {name: x.numpy().tobytes() for name, x in self._held[client].items()}
-        body = msgspec.msgpack.encode(vectors)
+        body = to_bytes(self._held[client])
         self._path(client, self._generation[client]).write_bytes(xxhash.xxh3_64_digest(body) + body)
         self._unwritten.discard(client)
+
+
+def to_bytes(private: Private) -> bytes:
+    return msgspec.msgpack.encode({name: x.numpy().tobytes() for name, x in private.items()})
+
+
+def from_bytes(data: bytes) -> Private:
+    vectors = msgspec.msgpack.decode(data, type=dict[str, bytes])
+    return {name: torch.frombuffer(bytearray(x), dtype=torch.float32) for name, x in vectors.items()}
 
 
 def _read(path: Path) -> Private | None:
@@ -156,10 +164,9 @@ def _read(path: Path) -> Private | None:
         data = path.read_bytes()
         if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
             return None
-        vectors = msgspec.msgpack.decode(data[8:], type=dict[str, bytes])
+        return from_bytes(data[8:])
     except (OSError, msgspec.DecodeError):
         return None
-    return {name: torch.frombuffer(bytearray(x), dtype=torch.float32) for name, x in vectors.items()}
 
 
 def _size(private: Private) -> int:

@@ -26,14 +26,14 @@ def _file(folder: Path, name: str) -> Path:
     return packed if packed.is_file() else folder / name
 
 
-def _paths(folder: Path, part: str) -> tuple[Path, Path]:
+def paths_of(folder: Path, part: str) -> tuple[Path, Path]:
     return _file(folder, f"{part}-images-idx3-ubyte"), _file(folder, f"{part}-labels-idx1-ubyte")
 
 
 def find(options: TaskOptions) -> Path:
     return find_data(
         options,
-        lambda folder: all(p.is_file() for part in ("train", "t10k") for p in _paths(folder, part)),
+        lambda folder: all(p.is_file() for part in ("train", "t10k") for p in paths_of(folder, part)),
         folders=("fashion-mnist",),
         system=(SYSTEM,),
         needed="Fashion-MNIST's train- and t10k-images-idx3-ubyte and -labels-idx1-ubyte, plain or .gz",
@@ -44,7 +44,7 @@ def find(options: TaskOptions) -> Path:
 @cache
 def load(folder: Path) -> tuple[Examples, Examples]:
     """(train, test): images as (n, 784) bytes, a quarter of their size as floats."""
-    return _read(*_paths(folder, "train")), _read(*_paths(folder, "t10k"))
+    return _read(*paths_of(folder, "train")), _read(*paths_of(folder, "t10k"))
 
 
 def _read(images: Path, labels: Path) -> Examples:
@@ -55,7 +55,7 @@ def _read(images: Path, labels: Path) -> Examples:
 
 def normalise(images: Tensor) -> Tensor:
     """Bytes -> floats of mean 0 and deviation 1 over the training set."""
-    return (images.float() / 255 - MEAN) / DEVIATION
+    return images.float().div_(255).sub_(MEAN).div_(DEVIATION)
 
 
 def pictures(images: Tensor) -> Tensor:
