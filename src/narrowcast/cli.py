@@ -12,6 +12,8 @@ from rich.console import Console
 
 from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
 from narrowcast.flags import with_run_flags
+from narrowcast.flower.command import app as flower
+from narrowcast.measure.command import measure
 from narrowcast.privacy.command import attack
 from narrowcast.theory.command import theory
 
@@ -64,7 +66,6 @@ def run(
     flags: dict[str, Any],
 ) -> None:
     """Train: a task by name or a TOML file, with flags over it. Each run has a folder of its own."""
-    from narrowcast import runner
     from narrowcast.progress import RunProgress, prepare_kernels
     from narrowcast.runner import Interrupted
 
@@ -76,13 +77,27 @@ def run(
         prepare_kernels(console)
         try:
             with RunProgress(console) as progress:
-                if config is None:
-                    runner.resume(folder, progress)
-                else:
-                    runner.start(config, folder, progress, force)
+                _drive(config, folder, progress, force)
         except Interrupted as stop:
             raise Interrupted(f"{stop}. Go on with: narrowcast run --resume {folder}") from None
         _show([folder])
+
+
+def _drive(config: RunConfig | None, folder: Path, progress: Any, force: bool) -> None:
+    """Begin the run, or go on with it, on the engine it asks for."""
+    from narrowcast import runner
+
+    if (config or runner.load_config(folder)).engine == "flower-sim":
+        from narrowcast.flower.command import require
+
+        require("flower-sim")
+        from narrowcast.flower import sim
+
+        sim.run(config or runner.load_config(folder), folder, progress, force=force, resume=config is None)
+    elif config is None:
+        runner.resume(folder, progress)
+    else:
+        runner.start(config, folder, progress, force)
 
 
 def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:
@@ -268,3 +283,5 @@ def bench(
 
 app.command()(theory)
 app.command()(attack)
+app.command()(measure)
+app.add_typer(flower, name="flower")

@@ -31,8 +31,9 @@ from narrowcast.subspaces import KINDS
 from narrowcast.tasks import TASKS
 from narrowcast.tasks.options import TaskOptions
 
+CUSTOM = "custom"  # a task of the caller's own, as in a Flower app
 CHOICES: dict[str, Collection[str]] = {
-    "task": TASKS,
+    "task": [*TASKS, CUSTOM],
     "method": METHODS,
     "subspace": KINDS,
     "optimiser": OPTIMISERS,
@@ -123,6 +124,9 @@ class RunConfig(BaseModel):
     )
     per_client: bool = Field(
         False, description="compress every client's update by itself, the slow exact road"
+    )
+    engine: Literal["here", "flower-sim"] = Field(
+        "here", description="where clients run: in this process, or as nodes of Flower's simulation engine"
     )
     threads: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         None, description="of this machine (default: 1 for small models, else all cores)"

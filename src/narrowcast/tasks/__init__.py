@@ -25,6 +25,7 @@ TASKS: dict[str, Builder] = {
     "digits": _lazy("digits"),
     "fashion-mnist": _lazy("fashion_mnist"),
     "fashion-mnist-conv": _lazy("fashion_mnist", "build_conv"),
+    "mnist": _lazy("mnist"),
     "cifar10": _lazy("cifar10"),
     "cifar10-small": _lazy("cifar10", "build_small"),
     "quadratic": _lazy("quadratic"),
@@ -33,6 +34,8 @@ TASKS: dict[str, Builder] = {
 
 def build(name: str, options: TaskOptions) -> Task:
     """The task of this name."""
+    if name == "custom":
+        raise ValueError("this run's task is its program's own: go on with it, or load its model, from there")
     if name not in TASKS:
         raise ValueError(f"there is no task {name!r}: choose one of {', '.join(TASKS)}")
     return TASKS[name](options)

@@ -1,0 +1,122 @@
+"""What `narrowcast flower demo` does: a SuperLink, nodes, a run, and what went over the wire."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+from rich.console import Console
+
+from narrowcast import records, runner
+from narrowcast.flower.local_fleet import LocalFleet
+from narrowcast.flower.proxy import CountingProxy
+from narrowcast.flower.security import certify, make_key
+from narrowcast.interrupts import interrupts
+from narrowcast.progress import RunProgress, prepare_kernels
+from narrowcast.runner import Interrupted
+
+CLIENTS = 10  # logical clients a node: they share its message, and so the engine's fixed cost
+RATES = {"uncompressed": 0.3, "fedavg": 0.2, "fedprox": 0.2}
+COMPONENTS = {
+    "client.py": "from narrowcast.flower import client_app\n\napp = client_app()\n",
+    "server.py": "from narrowcast.flower import server_app\n\napp = server_app()\n",
+    "__init__.py": '"""The demo\'s Flower app: a built-in task."""\n',
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    folder: Path  # of the run
+    up: int  # payload
+    down: int
+    wire: tuple[int, int]  # bytes up and down
+    messages: int  # orders that reached a node
+    nodes: int
+    rounds: int
+    seconds: float
+
+
+def write_app(folder: Path, settings: dict[str, object]) -> Path:
+    """A Flower app that trains one of narrowcast's own tasks."""
+    (folder / "demo").mkdir(parents=True, exist_ok=True)
+    for name, text in COMPONENTS.items():
+        (folder / "demo" / name).write_text(text)
+    project = {
+        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+        "project": {"name": "narrowcast-demo", "version": "0.1.0", "description": "", "dependencies": []},
+        "tool": {
+            "hatch": {"build": {"targets": {"wheel": {"packages": ["demo"]}}}},
+            "flwr": {
+                "app": {
+                    "publisher": "narrowcast",
+                    "components": {"serverapp": "demo.server:app", "clientapp": "demo.client:app"},
+                    "config": {"narrowcast": settings},
+                }
+            },
+        },
+    }
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(project))
+    return folder
+
+
+def show(
+    console: Console, folder: Path, method: str, nodes: int, rounds: int, dim: int, tls: bool
+) -> Outcome:
+    """Train; every process that was started has ended when this returns or raises."""
+    folder = folder.resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    clients = CLIENTS * nodes
+    settings: dict[str, object] = {
+        "task": "digits", "method": method, "dim": dim, "clients": clients, "cohort": clients,
+        "partition": "iid", "rounds": rounds, "lr": RATES.get(method, 10.0), "refresh": "2",
+        "evaluate-every": 1, "folder": str(folder / "run"), "min-clients": clients, "timeout": 300.0,
+    }  # fmt: skip
+    app = write_app(folder / "app", settings)
+    prepare_kernels(console)
+    started = time.monotonic()
+    with ExitStack() as stack:
+        stop = stack.enter_context(interrupts())
+        secrets = certify(folder / "secrets") if tls else None
+        fleet = stack.enter_context(LocalFleet(folder, secrets, authenticate=tls))
+        proxy = stack.enter_context(CountingProxy(fleet.port))
+        for part in range(nodes):
+            key = make_key(folder / "secrets" / f"node{part}") if tls else None
+            if key:
+                fleet.register(key)
+            fleet.start_node(part, nodes, through=proxy.port, key=key)
+        console.print(
+            f"a SuperLink and {nodes} SuperNodes are running{' with TLS and keys' if tls else ''}: {clients} "
+            f"clients, {CLIENTS} a node. Nodes ask for work every three seconds: a round takes six or more",
+            highlight=False,
+            soft_wrap=True,
+        )
+        run = fleet.run(app)
+        with RunProgress(console) as progress:
+            seen = 0
+            while True:
+                ended = run.poll() is not None
+                for record in _records(folder / "run")[seen:]:
+                    progress(runner.load_facts(folder / "run"), record)
+                    seen += 1
+                if ended or runner.finished(folder / "run"):
+                    break
+                if stop.is_set():
+                    raise Interrupted("stopped: every process of the demo has been ended")
+                time.sleep(0.3)
+        if not runner.finished(folder / "run"):
+            raise RuntimeError(f"the run failed: see {folder}/run.log\n{fleet.log('run')[-1500:]}")
+        wire = proxy.up, proxy.down
+    done = _records(folder / "run")
+    return Outcome(
+        folder / "run", sum(r.up for r in done), sum(r.down for r in done), wire, nodes * len(done), nodes,
+        len(done), time.monotonic() - started,
+    )  # fmt: skip
+
+
+def _records(folder: Path) -> list[records.RoundRecord]:
+    path = folder / "records.jsonl"
+    return records.read(path) if path.is_file() and runner.is_run(folder) else []

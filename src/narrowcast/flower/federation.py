@@ -1,0 +1,194 @@
+"""The Flower driver: a run whose clients live on nodes, with the engine between them and the server.
+
+A round: the chosen clients are grouped by node; every node is sent what it lacks and its clients' numbers;
+the uploads in the answers are checked and added up in the order of the clients' numbers, so that the model
+does not depend on who was first. A node that had another model than the server believed says so and is sent
+the right download in the same round. Whoever does not answer in time is dropped, counted and named.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from narrowcast import exchange, random, wire
+from narrowcast.exchange import Round
+from narrowcast.flower.fleet import Fleet, log
+from narrowcast.flower.messages import Answer, Have, Order, Upload, pack, unpack
+from narrowcast.flower.settings import FleetSettings
+from narrowcast.formats import FormatError
+from narrowcast.methods.base import DENSE, Accumulator, Method, capped
+from narrowcast.plan import Plan
+from narrowcast.random import Purpose
+from narrowcast.records import RoundRecord
+from narrowcast.tasks.base import Task
+from narrowcast.training import Training
+from narrowcast.wire import WireError
+
+
+@dataclass
+class Asked:
+    """The nodes of a round."""
+
+    work: dict[int, list[int]]  # node -> its clients of this round
+    waiting: set[int]  # nodes whose answer is still to come
+    sent: dict[Hashable, bytes] = field(default_factory=dict)  # downloads by lag: each is encoded once
+
+
+class Federation(Training):
+    """A run on a fleet of nodes."""
+
+    checkpoint_seconds = 0.0  # after every round: nodes keep private states of the last few rounds alone
+
+    def __init__(
+        self, task: Task, method: Method[Any], plan: Plan, grid: Grid, settings: FleetSettings
+    ) -> None:
+        super().__init__(task, method, plan)
+        self.settings = settings
+        self.fleet = Fleet(grid, plan.run)
+        self.counted: dict[int, int] = {}  # client -> the last round in which its update was counted
+        self._digest0 = wire.digest(self.theta0)
+        self._asked = Asked({}, set())
+
+    def collect(self, round: Round, record: RoundRecord) -> Accumulator:
+        end = time.monotonic() + self.settings.timeout
+        orders = self.orders(round, record)
+        replies = self.fleet.grid.send_and_receive(orders, timeout=self.settings.timeout)
+        return self.gather(round, record, replies, end)
+
+    def orders(self, round: Round, record: RoundRecord) -> list[Message]:
+        """What goes to the nodes of this round's clients."""
+        self.fleet.wait(self.settings.min_clients, self.settings.wait)
+        work: dict[int, list[int]] = {}
+        for client in self._choose(round, record):
+            work.setdefault(self.fleet.host[client], []).append(client)
+        self._asked = Asked(work, set(work))
+        return [self._order(node, round, record) for node in work]
+
+    def gather(
+        self, round: Round, record: RoundRecord, replies: Iterable[Message], end: float
+    ) -> Accumulator:
+        """The updates in the nodes' answers, and in those of a second try where a node lacked something."""
+        grid, uploads = self.fleet.grid, list[Upload]()
+        again = self._hear(round, record, replies, uploads)
+        left = end - time.monotonic()
+        if again and left > 0:
+            orders = [self._order(node, round, record) for node in again]
+            self._hear(round, record, grid.send_and_receive(orders, timeout=left), uploads)
+        for node in sorted(self._asked.waiting):
+            self._drop("no answer", self._asked.work[node], round, record)
+            self.fleet.forget(node)
+        return self._add(uploads, round, record)
+
+    def _choose(self, round: Round, record: RoundRecord) -> list[int]:
+        """This round's clients: of the roster, or of whoever is present."""
+        present = self.fleet.clients
+        if self.plan.sampling == "uniform":
+            key = random.derive(self.plan.key, Purpose.SAMPLE, round.number)
+            drawn = random.permuted(key, len(present), 0, min(self.plan.cohort, len(present)))
+            return [present[i] for i in drawn.tolist()]
+        asked = self.cohorts.come(round.number).tolist()
+        absent = [client for client in asked if client not in self.fleet.host]
+        if absent:
+            self._drop("absent", absent, round, record)
+        return [client for client in asked if client in self.fleet.host]
+
+    def _order(self, node: int, round: Round, record: RoundRecord) -> Message:
+        """The download for what the node has, counted, with its clients' numbers."""
+        have = self._believed(self.fleet.members[node].have)
+        start = have.version
+        lag = self.method.lag(self.server, start)
+        if lag not in self._asked.sent:
+            self._asked.sent[lag] = exchange.send_down(self.method, self.server, round, start)
+        down = self._asked.sent[lag]
+        theta0 = b"" if have.theta0 == self._digest0 else self.theta0.numpy().tobytes()
+        size = len(down) + len(theta0)
+        dense = not self.method.whole_model and wire.decode(down).payload.kind == DENSE
+        record.down += size
+        record.down_first += size if start is None else 0
+        record.down_dense += len(theta0) + (len(down) if dense else 0)
+        clients = self._asked.work[node]
+        counted = [self.counted.get(client) for client in clients]
+        order = Order(round.run, start, down, clients, counted, record.rate, theta0)
+        return Message(
+            pack(order), node, MessageType.TRAIN, ttl=self.settings.timeout, group_id=str(round.number)
+        )
+
+    def _believed(self, have: Have) -> Have:
+        """What a node says it has, as far as it can be: not of another theta0, not of the future."""
+        future = have.version is not None and have.version > self.server.version
+        return Have(have.theta0) if future or have.theta0 != self._digest0 else have
+
+    def _hear(
+        self, round: Round, record: RoundRecord, replies: Iterable[Message], uploads: list[Upload]
+    ) -> list[int]:
+        """Take the uploads; the nodes that lacked something, and are still waited for."""
+        again, asked = list[int](), self._asked
+        for reply in replies:
+            node = reply.metadata.src_node_id  # of a node that died it is the engine's own: not one of ours
+            if node not in asked.waiting or node in again:
+                continue
+            clients = asked.work[node]
+            try:
+                if reply.has_error():
+                    raise WireError(f"error {reply.error.code}: {reply.error.reason}")
+                answer = unpack(reply.content, Answer)
+            except WireError as error:
+                self._drop("failed", clients, round, record, str(error))
+                asked.waiting.remove(node)
+                continue
+            self.fleet.members[node].have = answer.have
+            if answer.lacks:
+                log.info("node %d is sent another download: %s", node, answer.lacks)
+                again.append(node)
+                continue
+            asked.waiting.remove(node)
+            uploads += [upload for upload in answer.uploads if upload.client in clients]
+            if missing := set(clients) - {upload.client for upload in answer.uploads}:
+                self._drop("no answer", sorted(missing), round, record)
+        return again
+
+    def _add(self, uploads: list[Upload], round: Round, record: RoundRecord) -> Accumulator:
+        acc, seen, losses, weight = self.method.zero(self.server), set[int](), 0.0, 0.0
+        lost = 0
+        for upload in sorted(uploads, key=lambda upload: upload.client):
+            record.up += len(upload.data)
+            try:
+                if not upload.data or not math.isfinite(upload.loss):
+                    raise WireError(upload.why or f"its loss is {upload.loss}")
+                acc = exchange.receive_up(self.method, acc, upload.data, round, upload.client, seen)
+            except (WireError, FormatError) as error:
+                self._drop("refused", [upload.client], round, record, str(error))
+                continue
+            say = capped(wire.number(wire.decode(upload.data).weight))
+            losses, weight = losses + say * upload.loss, weight + say
+            lost += upload.lost
+        record.clients, record.lost = len(seen), lost
+        if len(seen) < self.settings.min_answers:
+            log.warning("round %d has %d updates: the model stays as it was", round.number, len(seen))
+            return self.method.zero(self.server)
+        self.counted |= dict.fromkeys(seen, round.number)
+        record.loss = losses / weight if weight else None
+        return acc
+
+    def _drop(
+        self, why: str, clients: list[int], round: Round, record: RoundRecord, detail: str = ""
+    ) -> None:
+        record.dropped[why] = record.dropped.get(why, 0) + len(clients)
+        named = ", ".join(map(str, clients[:10])) + (" ..." if len(clients) > 10 else "")
+        log.warning("round %d, %s: client %s%s", round.number, why, named, f" ({detail})" if detail else "")
+
+    def state(self) -> dict[str, Any]:
+        pairs = torch.tensor(sorted(self.counted.items()), dtype=torch.int64).view(-1, 2)
+        return {**super().state(), "counted": pairs}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.counted = dict(state["counted"].tolist())

@@ -1,0 +1,170 @@
+"""What a node does with a message: reconcile, train its clients, compress. One node may host many clients.
+
+They share the node's model; private state is each client's own. The server's log is the truth: an order says
+which version its download starts from, and a node that has another one answers so and is sent what it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from narrowcast import exchange, store, wire
+from narrowcast.config import RunConfig
+from narrowcast.exchange import Round
+from narrowcast.flower.messages import Answer, Have, Here, Order, Upload
+from narrowcast.flower.shelf import Shelf
+from narrowcast.formats import FormatError
+from narrowcast.local import client_updates
+from narrowcast.methods.base import Model, Private
+from narrowcast.tasks.base import Task
+from narrowcast.training import augment_key, claim, local_work
+from narrowcast.wire import WireError
+
+GENERATIONS = 3  # of a client's private state: the server may go back to a checkpoint of two rounds ago
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """A node's task, and which of its clients has which number in the federation."""
+
+    task: Task
+    clients: Mapping[int, int]  # number in the federation -> index in task.clients
+
+
+class _Kept(msgspec.Struct, array_like=True):
+    """A model on the shelf. A base of no bytes is theta0."""
+
+    version: int | None
+    stage: int
+    base: bytes
+    side: bytes | None
+
+
+class Node:
+    """One message's worth of a node: made anew each time from its task, its settings and its shelf."""
+
+    def __init__(self, hosted: Hosted, config: RunConfig, shelf: Shelf) -> None:
+        self.hosted, self.shelf = hosted, shelf
+        self.task = hosted.task
+        clients = config.clients or max(config.cohort or 1, len(hosted.clients))
+        self.method: Any = config.build_method(clients)
+        self.plan = config.plan(clients, b"\0" * 8)
+        self.theta0 = self._theta0()
+        self.digest = wire.digest(self.theta0)
+
+    def here(self) -> Here:
+        """Who is hosted, and what there is to start from."""
+        return Here(sorted(self.hosted.clients), Have(self.digest, self._model().version))
+
+    def answer(self, order: Order) -> Answer:
+        """The uploads of the clients that the order names."""
+        if strangers := set(order.clients) - set(self.hosted.clients):
+            raise WireError(f"an order for clients {sorted(strangers)[:5]}, who are not here")
+        if order.theta0:
+            self._adopt(order.theta0)
+        model = self._model() if order.have is not None else self._newcomer()
+        if model.version != order.have:
+            return self._lacking(model, f"has version {model.version}, not {order.have}")
+        try:
+            model, theta, round = exchange.receive_down(
+                self.method, model, order.down, order.run, self.plan.key
+            )
+        except WireError as error:
+            self.shelf.remove("model")  # whatever it was, it does not lead to the server's theta
+            return self._lacking(self._model(), str(error))
+        self._keep(model)
+        return Answer(Have(self.digest, model.version), list(self._train(order, round, model, theta)))
+
+    def _train(self, order: Order, round: Round, model: Model, theta: Tensor) -> Any:
+        group = [(self.hosted.clients[c], round.client_key(c)) for c in order.clients]
+        local = local_work(self.plan, self.method, order.rate)
+        updates = client_updates(self.task, theta, group, local, augment_key(self.plan, round.number))
+        for client, counted, (index, _), (loss, v) in zip(
+            order.clients, order.counted, group, updates, strict=True
+        ):
+            private = self._private(client, counted)
+            lost = self.method.stateful and counted is not None and private is None
+            weight = claim(self.plan, len(self.task.clients[index]))
+            try:
+                private, data = exchange.send_up(self.method, private, v, model, round, client, weight)
+            except (WireError, FormatError) as error:
+                yield Upload(client, b"", loss, lost, str(error)[:200])
+                continue
+            if private is not None:
+                self._put_private(client, round.number, counted, private)
+            yield Upload(client, data, loss, lost)
+
+    def _lacking(self, model: Model, why: str) -> Answer:
+        return Answer(Have(self.digest, model.version), lacks=why[:200])
+
+    def _theta0(self) -> Tensor:
+        """What the server sent as theta0, where it had to; else what the task starts from."""
+        own, sent = self.task.theta0(), self.shelf.get("theta0")
+        return _vector(sent) if sent is not None and len(sent) == 4 * own.numel() else own
+
+    def _adopt(self, theta0: bytes) -> None:
+        """Start from the server's theta0 from now on."""
+        if len(theta0) != 4 * self.task.layout.size:
+            raise WireError(
+                f"the server's model has {len(theta0) // 4} parameters, this node's {self.task.layout.size}"
+            )
+        self.shelf.put("theta0", theta0)
+        self.shelf.remove("model")
+        self.theta0 = _vector(theta0)
+        self.digest = wire.digest(self.theta0)
+
+    def _model(self) -> Model:
+        """The model on the shelf; theta0 if there is none, or not a whole one."""
+        data = self.shelf.get("model")
+        if data is None:
+            return self._newcomer()
+        kept = msgspec.msgpack.decode(data, type=_Kept)
+        base = _vector(kept.base) if kept.base else self.theta0
+        side = _vector(kept.side) if kept.side is not None else None
+        return Model(kept.version, kept.stage, base, self.task.layout, side)
+
+    def _newcomer(self) -> Model:
+        model: Model = self.method.newcomer(self.theta0, self.task.layout)
+        return model
+
+    def _keep(self, model: Model) -> None:
+        same = model.base is self.theta0 or torch.equal(model.base, self.theta0)
+        side = None if model.side is None else _bytes(model.side)
+        kept = _Kept(model.version, model.stage, b"" if same else _bytes(model.base), side)
+        self.shelf.put("model", msgspec.msgpack.encode(kept))
+
+    def _private(self, client: int, counted: int | None) -> Private | None:
+        """The client's private state after the round whose update the server counted last."""
+        if counted is None or not self.method.stateful:
+            return None
+        data = self.shelf.get(_name(client, counted))
+        return None if data is None else store.from_bytes(data)
+
+    def _put_private(self, client: int, round: int, counted: int | None, private: Private) -> None:
+        self.shelf.put(_name(client, round), store.to_bytes(private))
+        mine = f"client-{client}-"
+        rounds = sorted(
+            int(n.removeprefix(mine)) for n in self.shelf.names() if n.startswith(mine) and n != mine
+        )
+        for old in rounds[:-GENERATIONS]:
+            if old != counted:
+                self.shelf.remove(_name(client, old))
+
+
+def _name(client: int, round: int) -> str:
+    return f"client-{client}-{round}"
+
+
+def _bytes(x: Tensor) -> bytes:
+    return x.numpy().tobytes()
+
+
+def _vector(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.float32).copy())

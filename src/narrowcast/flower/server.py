@@ -1,0 +1,78 @@
+"""The ServerApp: a run in a folder of its own, begun or gone on with, whose clients are the fleet's nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from narrowcast import runner
+from narrowcast.config import ConfigError, RunConfig
+from narrowcast.flower.federation import Federation
+from narrowcast.flower.fleet import log
+from narrowcast.flower.settings import FleetSettings, fleet_settings, run_settings
+from narrowcast.records import RoundRecord
+from narrowcast.report.units import format_bytes
+from narrowcast.runner import Driver, Facts
+from narrowcast.tasks.base import Task
+
+
+def server_app(build: Callable[[Context], Task] | None = None) -> ServerApp:
+    """A ServerApp that trains the model of `build(context)` (see `ModelTask`), or the run's built-in task.
+
+    Settings come from the app's config (`narrowcast.*`). A run that its folder holds already, because the
+    server was stopped or killed, goes on from its checkpoint.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = run_settings(context.run_config, **({} if build is None else {"task": "custom"}))
+        fleet = fleet_settings(context.run_config)
+        begin_or_resume(config, fleet, driver(grid, fleet), build(context) if build else None)
+
+    return app
+
+
+def driver(grid: Grid, fleet: FleetSettings) -> Driver:
+    """What brings the clients of a run: this grid's nodes."""
+    return lambda task, method, plan, folder: Federation(task, method, plan, grid, fleet)
+
+
+def begin_or_resume(config: RunConfig, fleet: FleetSettings, driver: Driver, task: Task | None) -> Path:
+    """The folder of the finished run."""
+    folder = Path(fleet.folder)
+    progress = _Progress()
+    if not runner.is_run(folder):
+        return runner.start(config, folder, progress, force=True, task=task, driver=driver)
+    if not config.agrees_with(runner.load_config(folder)):
+        raise ConfigError(
+            f"{folder} holds a run with other settings: choose another narrowcast.folder, or remove it"
+        )
+    log.info("going on with the run in %s", folder)
+    return runner.resume(folder, progress, task=task, driver=driver)
+
+
+class _Progress:
+    """A line a round, in Flower's log."""
+
+    def __init__(self) -> None:
+        self.bytes, self.started = 0, time.monotonic()
+
+    def __call__(self, facts: Facts, record: RoundRecord) -> None:
+        self.bytes += record.up + record.down
+        known = {"loss": record.loss, **record.metrics} if facts.metric in record.metrics else {}
+        known = known or {"loss": record.loss}
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in known.items() if value is not None)
+        dropped = "".join(f"  {why}: {count}" for why, count in record.dropped.items())
+        log.info(
+            "round %d of %d  %s  %s of payload%s",
+            record.round + 1,
+            facts.rounds,
+            numbers,
+            format_bytes(self.bytes),
+            dropped,
+        )

@@ -1,0 +1,62 @@
+"""The settings of a Flower app: Flower's run config, whose keys `narrowcast.*` are ours.
+
+    [tool.flwr.app.config.narrowcast]
+    method = "time-varying"
+    dim = 1024
+
+Those of a run are the fields of `RunConfig`, with `-` for `_`; those of the fleet are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from narrowcast.config import ConfigError, RunConfig, make_config
+
+PREFIX = "narrowcast."
+
+
+class FleetSettings(BaseModel):
+    """How the server deals with nodes that come and go."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    folder: str = Field(
+        default="runs/flower", description="of the run, at the server: records, checkpoint, model"
+    )
+    min_clients: Annotated[int, Field(ge=1)] = Field(default=1, description="present before a round begins")
+    min_answers: Annotated[int, Field(ge=1)] = Field(
+        default=1, description="updates without which a round leaves the model as it was"
+    )
+    timeout: Annotated[float, Field(gt=0)] = Field(default=600.0, description="seconds for a round's answers")
+    wait: Annotated[float, Field(gt=0)] = Field(
+        default=3600.0, description="seconds to wait for min_clients before the run stops"
+    )
+
+
+def ours(run_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with our prefix, under their own names."""
+    return {
+        key.removeprefix(PREFIX).replace("-", "_"): value
+        for key, value in run_config.items()
+        if key.startswith(PREFIX)
+    }
+
+
+def run_settings(run_config: Mapping[str, Any], **fixed: Any) -> RunConfig:
+    """The run's configuration."""
+    fleet = FleetSettings.model_fields
+    table = {key: value for key, value in ours(run_config).items() if key not in fleet}
+    return make_config({**table, **fixed})
+
+
+def fleet_settings(run_config: Mapping[str, Any]) -> FleetSettings:
+    table = {key: value for key, value in ours(run_config).items() if key in FleetSettings.model_fields}
+    try:
+        return FleetSettings(**table)
+    except ValidationError as error:
+        wrong = "; ".join(f"narrowcast.{e['loc'][0]}: {e['msg']}, got {e['input']!r}" for e in error.errors())
+        raise ConfigError(wrong) from None

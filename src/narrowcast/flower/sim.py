@@ -1,0 +1,71 @@
+"""`narrowcast run TASK --engine flower-sim`: a node for every client, in Flower's simulation engine (Ray).
+
+The run's folder, its records and its bytes are those of the in-process simulator. With RAY_ADDRESS set, an
+existing cluster is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from narrowcast import runner
+from narrowcast.config import ConfigError, RunConfig
+from narrowcast.flower.client import client_app
+from narrowcast.flower.server import driver
+from narrowcast.flower.settings import FleetSettings
+from narrowcast.interrupts import interrupts
+from narrowcast.kernels import pool
+from narrowcast.runner import OnRecord
+from narrowcast.tasks import build
+
+TIMEOUT = 3600.0  # seconds: of a round of virtual clients, who neither sleep nor leave
+
+
+def run(config: RunConfig, folder: Path, on_record: OnRecord | None, *, force: bool, resume: bool) -> None:
+    """Begin a run, or go on with one, in Flower's simulation engine."""
+    if config.dropout:
+        raise ConfigError(
+            f"--dropout {config.dropout} is of the in-process simulator: nodes drop out by themselves"
+        )
+    task = build(config.task, config.task_options())
+    count = len(task.clients)
+    fleet = FleetSettings(min_clients=count, timeout=TIMEOUT)
+    failed: list[BaseException] = []
+    app = ServerApp()
+    with interrupts() as stop:
+
+        @app.main()
+        def main(grid: Grid, context: Context) -> None:
+            extra: dict[str, Any] = {"until": stop.is_set, "task": task, "driver": driver(grid, fleet)}
+            try:
+                if resume:
+                    runner.resume(folder, on_record, **extra)
+                else:
+                    runner.start(config, folder, on_record, force, **extra)
+            except BaseException as error:  # Flower would log it and lose it
+                failed.append(error)
+
+        _simulate(app, config, count)
+    if failed:
+        raise failed[0]
+    if not runner.finished(folder):
+        raise runner.Interrupted("stopped")
+
+
+def _simulate(app: ServerApp, config: RunConfig, nodes: int) -> None:
+    cores = pool.default_threads()
+    # An existing cluster has its own cores; a new one is told, for Ray counts those of the whole machine.
+    start = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": cores, "include_dashboard": False}
+    backend: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": start}
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_simulation(app, client_app(config=config), nodes, backend_config=backend)

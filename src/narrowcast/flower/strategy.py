@@ -1,0 +1,111 @@
+"""narrowcast as a Flower `Strategy`, for people who have a ServerApp of their own.
+
+    strategy = NarrowcastStrategy(model, method="time-varying", dim=1024, lr=1.0, clients=10, cohort=10)
+    result = strategy.start(grid, num_rounds=50)
+    model.load_state_dict(result.arrays.to_torch_state_dict())
+
+The clients' side is `client_app`. `server_app` does all of this from the app's settings, with a run folder, a
+checkpoint and resuming beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from torch import nn
+
+from narrowcast import exchange, wire
+from narrowcast.config import make_config
+from narrowcast.flower.federation import Federation
+from narrowcast.flower.fleet import log
+from narrowcast.flower.settings import FleetSettings
+from narrowcast.flower.tasks import ModelTask
+from narrowcast.records import RoundRecord
+
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class NarrowcastStrategy(Strategy):
+    """Any method of the table, with the settings of `narrowcast run` as keywords.
+
+    `records` has one entry a round: bytes, loss, who was dropped.
+    """
+
+    def __init__(self, model: nn.Module, *, fleet: FleetSettings | None = None, **settings: Any) -> None:
+        self.model, self.settings = model, {"task": "custom", **settings}
+        self.fleet = fleet or FleetSettings()
+        self.records: list[RoundRecord] = []
+        self.run: Federation | None = None
+        make_config({"rounds": 1, **self.settings})  # what is wrong is said now, not in the first round
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
+    ) -> Result:
+        """Flower's own loop. The model starts from `initial_arrays`, or as it stands."""
+        if initial_arrays is not None:
+            self.model.load_state_dict(initial_arrays.to_torch_state_dict())
+        self.fleet = self.fleet.model_copy(update={"timeout": timeout})
+        config = make_config({**self.settings, "rounds": num_rounds})
+        task = ModelTask(self.model, clients=config.clients or self.fleet.min_clients)
+        theta0 = task.theta0()
+        run = exchange.run_id(config.model_dump_json().encode() + wire.digest(theta0))
+        plan = config.plan(len(task.clients), run)
+        self.run = Federation(task, config.build_method(len(task.clients)), plan, grid, self.fleet)
+        return super().start(
+            grid,
+            ArrayRecord(task.state_dict(theta0)),
+            num_rounds,
+            timeout,
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        run = self._running()
+        self._end = time.monotonic() + self.fleet.timeout
+        self._round, self._record = run.open()
+        return run.orders(self._round, self._record)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        run, record = self._running(), self._record
+        run.close(run.gather(self._round, record, replies, self._end), record)
+        self.records.append(record)
+        metrics = {"clients": record.clients, "bytes-up": record.up, "bytes-down": record.down}
+        loss = {} if record.loss is None else {"loss": record.loss}
+        return ArrayRecord(run.task.state_dict(run.theta)), MetricRecord({**metrics, **loss})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """None: a model is evaluated where it is, by `evaluate_fn`, and sent nowhere for that."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return None
+
+    def summary(self) -> None:
+        run = self._running()
+        log.info("\t├──> narrowcast: %s, %s", run.method.name, run.method.setting)
+        log.info("\t└──> %d parameters, %d clients a round", run.task.layout.size, run.plan.cohort)
+
+    def _running(self) -> Federation:
+        if self.run is None:
+            raise RuntimeError("the strategy has not begun: call its start(grid, num_rounds=...)")
+        return self.run
