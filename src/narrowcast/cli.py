@@ -111,7 +111,9 @@ def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:
 
 def _folder_name(config: RunConfig | None) -> str:
     assert config is not None
-    parts = [config.task, config.method, config.build_method().setting.replace("=", ""), f"s{config.seed}"]
+    trained = "" if config.trainable == "all" else config.trainable
+    setting = config.build_method().setting.replace("=", "")
+    parts = [config.task, config.method, setting, trained, f"s{config.seed}"]
     return "-".join(filter(None, parts))
 
 

@@ -22,7 +22,9 @@ def certify(folder: Path) -> Tls:
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     name = _name("narrowcast local authority")
     ca = _certificate(name, name, authority, authority, x509.BasicConstraints(ca=True, path_length=None))
-    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    here = x509.SubjectAlternativeName(  # by name too: nginx, as a proxy, cannot check an address
+        [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+    )
     own = _certificate(_name("narrowcast local server"), name, server, authority, here)
     (folder / "ca.crt").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
     (folder / "server.pem").write_bytes(own.public_bytes(serialization.Encoding.PEM))

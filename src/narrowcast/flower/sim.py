@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +41,12 @@ def run(config: RunConfig, folder: Path, on_record: OnRecord | None, *, force: b
     count = len(task.clients)
     fleet = FleetSettings(min_clients=count, timeout=TIMEOUT)
     failed: list[BaseException] = []
-    app = ServerApp()
+    app, ended = ServerApp(), threading.Event()
     with interrupts() as stop:
 
         @app.main()
         def main(grid: Grid, context: Context) -> None:
+            _end_with(grid, ended)
             extra: dict[str, Any] = {"until": stop.is_set, "task": task, "driver": driver(grid, fleet)}
             try:
                 if resume:
@@ -53,19 +56,37 @@ def run(config: RunConfig, folder: Path, on_record: OnRecord | None, *, force: b
             except BaseException as error:  # Flower would log it and lose it
                 failed.append(error)
 
-        _simulate(app, config, count)
+        try:
+            _simulate(app, config, count)
+        finally:
+            ended.set()
     if failed:
         raise failed[0]
     if not runner.finished(folder):
         raise runner.Interrupted("stopped")
 
 
+def _end_with(grid: Any, ended: threading.Event) -> None:
+    """Let the server's thread end when the engine has crashed, instead of waiting for nodes that are gone."""
+
+    def checked(call: Callable[..., Any]) -> Callable[..., Any]:
+        def checking(*arguments: Any, **more: Any) -> Any:
+            if ended.is_set():
+                raise RuntimeError("the simulation engine has ended: no node will answer any more")
+            return call(*arguments, **more)
+
+        return checking
+
+    grid.get_node_ids, grid.pull_messages = checked(grid.get_node_ids), checked(grid.pull_messages)
+
+
 def _simulate(app: ServerApp, config: RunConfig, nodes: int) -> None:
     cores = pool.default_threads()
     # An existing cluster has its own cores; a new one is told, for Ray counts those of the whole machine.
-    start = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": cores, "include_dashboard": False}
+    own = {"num_cpus": cores, "include_dashboard": False}
+    start = {"log_to_driver": False} | ({} if os.environ.get("RAY_ADDRESS") else own)
     backend: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": start}
-    logging.getLogger("flwr").setLevel(logging.WARNING)
+    logging.getLogger("flwr").setLevel(logging.ERROR)  # who was dropped is in the records, and in the table
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run_simulation(app, client_app(config=config), nodes, backend_config=backend)
