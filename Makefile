@@ -21,6 +21,7 @@ bench: .venv/benched
 	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/resnet_round.py
 	$(BIN)/python benchmarks/local_steps.py
+	$(BIN)/python benchmarks/ddp.py
 	$(BIN)/python benchmarks/report.py
 
 lint: .venv/developed

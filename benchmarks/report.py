@@ -1,13 +1,14 @@
-"""Fill the tables of docs/performance.md from benchmarks/results/*.json: `python benchmarks/report.py`.
+"""Fill the tables of docs from benchmarks/results/*.json: `python benchmarks/report.py`.
 
-A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; everything else on the page is written by hand.
+docs/performance.md has them all but that of `ddp`, which is in docs/ddp.md. A table stands between
+`<!-- NAME -->` and `<!-- /NAME -->`; everything else on the pages is written by hand.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -151,18 +152,48 @@ def peers() -> str:
     return table(["case", "engine", "s a round", "accuracy"], rows)
 
 
+def ddp() -> str:
+    result = load("ddp")
+    rates = [str(rate) for rate in result["setting"]["rates"]]
+    rows = (
+        [
+            name,
+            *(f"{row[rate]['seconds']:.3f}" for rate in rates),
+            f"{row[rates[0]]['bytes']:,.0f}",
+            f"{row['lr']:g}",
+            f"{row['loss']:.3f}",
+            f"{row['accuracy']:.3f}",
+        ]
+        for name, row in result["ways"].items()
+    )
+    head = [
+        "hook",
+        *(f"s a step, {rate} Mbit/s" for rate in rates),
+        "bytes a step",
+        "rate",
+        "loss",
+        "accuracy",
+    ]
+    return table(head, rows)
+
+
 TABLES = (subspaces, growth, fwht, memory, first_call, full_size, resnet_round, clients, peers, local_steps)
 
 
-def main() -> None:
-    page = PAGE.read_text()
-    for make in TABLES:
+def fill(path: Path, tables: Iterable[Callable[[], str]]) -> None:
+    page = path.read_text()
+    for make in tables:
         name = make.__name__
         pattern = re.compile(f"<!-- {name} -->.*?<!-- /{name} -->", re.S)
-        assert pattern.search(page), f"{PAGE.name} has no place for {name}"
+        assert pattern.search(page), f"{path.name} has no place for {name}"
         filled = f"<!-- {name} -->\n{make()}\n<!-- /{name} -->"
         page = pattern.sub(lambda _, filled=filled: filled, page)
-    PAGE.write_text(page)
+    path.write_text(page)
+
+
+def main() -> None:
+    fill(PAGE, TABLES)
+    fill(PAGE.with_name("ddp.md"), (ddp,))
 
 
 if __name__ == "__main__":

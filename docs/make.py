@@ -1,17 +1,21 @@
-"""Write the generated parts of docs/methods.md and docs/theory.md: `python docs/make.py`."""
+"""Write the generated parts of docs/methods.md, theory.md and measure.md: `python docs/make.py`."""
 
 from pathlib import Path
 
+from narrowcast.measure import docs as measure_docs
 from narrowcast.report.methods_table import fill
 from narrowcast.theory import study, tables
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "methods.md"
 THEORY = DOCS / "theory.md"
-THEORY_RESULTS = DOCS.parent / "experiments" / "results" / "theory"
+MEASURE = DOCS / "measure.md"
+RESULTS = DOCS.parent / "experiments" / "results"
 
 
 if __name__ == "__main__":
     PAGE.write_text(fill(PAGE.read_text()))
-    results = study.load(study.FULL, THEORY_RESULTS)
+    results = study.load(study.FULL, RESULTS / "theory")
     THEORY.write_text(tables.fill(THEORY.read_text(), results, "../experiments/results/theory/"))
+    seen = "../experiments/results/measure/"
+    MEASURE.write_text(measure_docs.fill(MEASURE.read_text(), RESULTS / "measure", seen))

@@ -78,8 +78,8 @@ def test_importing_the_table_imports_no_task():
 
 
 def test_an_unknown_task_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="no task 'mnist': choose one of digits, fashion-mnist, fash"):
-        build("mnist", TaskOptions(0))
+    with pytest.raises(ValueError, match="no task 'emnist': choose one of digits, fashion-mnist, fash"):
+        build("emnist", TaskOptions(0))
 
 
 @pytest.mark.parametrize(

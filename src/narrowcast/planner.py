@@ -97,7 +97,7 @@ def plan(
     rows: list[PlanRow] = []
     for name in ROWS:
         made = method(name, dim=dim, subspaces=subspaces, uplink=uplink, downlink=downlink)
-        shape = _shape(made, params, epochs, local_steps)
+        shape = shape_of(made, params, epochs, local_steps)
         messages = math.fsum(visits) / shape.fewer
         sizes = [(n, shape.down(m)) for m, n in enumerate(visits) if n > 0]
         up, down = messages * shape.up.bytes, math.fsum(n * size.bytes for n, size in sizes) / shape.fewer
@@ -142,7 +142,7 @@ def lags(epochs: int, participation: float) -> list[float]:
     return [p * absent**m + second for m, second in enumerate([0.0, *again])]
 
 
-def _shape(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
+def shape_of(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
     """What a method sends for a model of D parameters."""
     whole = Size(D, _message([formats.by_name("f32").size(D)]))
     if not isinstance(made, Intrinsic):

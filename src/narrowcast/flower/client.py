@@ -57,7 +57,7 @@ def built_in(context: Context, config: RunConfig) -> Hosted:
     clients = range(part, len(task.clients), parts)
     if not clients:
         raise ValueError(f"node {part} of {parts} would host no client: the task has {len(task.clients)}")
-    return Hosted(task, {c: c for c in clients})
+    return Hosted(task, {c: c for c in clients}, len(task.clients))
 
 
 @lru_cache(maxsize=1)

@@ -24,7 +24,7 @@ from narrowcast.flower.fleet import Fleet, log
 from narrowcast.flower.messages import Answer, Have, Order, Upload, pack, unpack
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.formats import FormatError
-from narrowcast.methods.base import DENSE, Accumulator, Method, capped
+from narrowcast.methods.base import DENSE, Accumulator, Method
 from narrowcast.plan import Plan
 from narrowcast.random import Purpose
 from narrowcast.records import RoundRecord
@@ -39,7 +39,7 @@ class Asked:
 
     work: dict[int, list[int]]  # node -> its clients of this round
     waiting: set[int]  # nodes whose answer is still to come
-    sent: dict[Hashable, bytes] = field(default_factory=dict)  # downloads by lag: each is encoded once
+    sent: dict[Hashable, tuple[bytes, bool]] = field(default_factory=dict)  # by lag: (download, is it dense?)
 
 
 class Federation(Training):
@@ -104,13 +104,9 @@ class Federation(Training):
         """The download for what the node has, counted, with its clients' numbers."""
         have = self._believed(self.fleet.members[node].have)
         start = have.version
-        lag = self.method.lag(self.server, start)
-        if lag not in self._asked.sent:
-            self._asked.sent[lag] = exchange.send_down(self.method, self.server, round, start)
-        down = self._asked.sent[lag]
+        down, dense = self._download(round, start)
         theta0 = b"" if have.theta0 == self._digest0 else self.theta0.numpy().tobytes()
         size = len(down) + len(theta0)
-        dense = not self.method.whole_model and wire.decode(down).payload.kind == DENSE
         record.down += size
         record.down_first += size if start is None else 0
         record.down_dense += len(theta0) + (len(down) if dense else 0)
@@ -120,6 +116,14 @@ class Federation(Training):
         return Message(
             pack(order), node, MessageType.TRAIN, ttl=self.settings.timeout, group_id=str(round.number)
         )
+
+    def _download(self, round: Round, have: int | None) -> tuple[bytes, bool]:
+        """(what a node at this version lacks, whether it is the whole model as a fallback), encoded once."""
+        lag, sent = self.method.lag(self.server, have), self._asked.sent
+        if lag not in sent:
+            down = exchange.send_down(self.method, self.server, round, have)
+            sent[lag] = down, not self.method.whole_model and wire.decode(down).payload.kind == DENSE
+        return sent[lag]
 
     def _believed(self, have: Have) -> Have:
         """What a node says it has, as far as it can be: not of another theta0, not of the future."""
@@ -156,10 +160,10 @@ class Federation(Training):
         return again
 
     def _add(self, uploads: list[Upload], round: Round, record: RoundRecord) -> Accumulator:
-        acc, seen, losses, weight = self.method.zero(self.server), set[int](), 0.0, 0.0
-        lost = 0
+        acc, seen, losses, lost = self.method.zero(self.server), set[int](), 0.0, 0
         for upload in sorted(uploads, key=lambda upload: upload.client):
             record.up += len(upload.data)
+            before = acc.weight
             try:
                 if not upload.data or not math.isfinite(upload.loss):
                     raise WireError(upload.why or f"its loss is {upload.loss}")
@@ -167,15 +171,14 @@ class Federation(Training):
             except (WireError, FormatError) as error:
                 self._drop("refused", [upload.client], round, record, str(error))
                 continue
-            say = capped(wire.number(wire.decode(upload.data).weight))
-            losses, weight = losses + say * upload.loss, weight + say
+            losses += (acc.weight - before) * upload.loss
             lost += upload.lost
         record.clients, record.lost = len(seen), lost
         if len(seen) < self.settings.min_answers:
             log.warning("round %d has %d updates: the model stays as it was", round.number, len(seen))
             return self.method.zero(self.server)
         self.counted |= dict.fromkeys(seen, round.number)
-        record.loss = losses / weight if weight else None
+        record.loss = losses / acc.weight if acc.weight else None
         return acc
 
     def _drop(

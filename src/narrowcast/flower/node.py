@@ -36,6 +36,7 @@ class Hosted:
 
     task: Task
     clients: Mapping[int, int]  # number in the federation -> index in task.clients
+    total: int | None = None  # clients in the federation, where the task knows
 
 
 class _Kept(msgspec.Struct, array_like=True):
@@ -53,7 +54,7 @@ class Node:
     def __init__(self, hosted: Hosted, config: RunConfig, shelf: Shelf) -> None:
         self.hosted, self.shelf = hosted, shelf
         self.task = hosted.task
-        clients = config.clients or max(config.cohort or 1, len(hosted.clients))
+        clients = hosted.total or config.clients or max(config.cohort or 1, len(hosted.clients))
         self.method: Any = config.build_method(clients)
         self.plan = config.plan(clients, b"\0" * 8)
         self.theta0 = self._theta0()

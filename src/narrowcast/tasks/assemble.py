@@ -18,15 +18,19 @@ def assemble(
     name: str,
     augment: Augment | None = None,
     prepare: Prepare | None = None,
+    partition: str = "class",
     chunk: int = 1024,
 ) -> TorchTask:
-    """A classifier as the options say: validation held out, clients cut, perhaps few parameters trained."""
+    """A classifier as the options say: validation held out, clients cut, perhaps few parameters trained.
+
+    `partition` is how the task cuts its clients when the options leave it open.
+    """
     train, test = hold_out(options, train, test)
     return TorchTask(
         restrict(module, options),
         train=train,
         test=test,
-        clients=split(options, train[1].numpy()),
+        clients=split(options, train[1].numpy(), own=partition),
         augment=augment,
         prepare=prepare,
         name=name,
