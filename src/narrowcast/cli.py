@@ -15,6 +15,7 @@ from narrowcast.flags import with_run_flags
 from narrowcast.flower.command import app as flower
 from narrowcast.measure.command import measure
 from narrowcast.privacy.command import attack
+from narrowcast.reproduce.command import reproduce
 from narrowcast.theory.command import theory
 
 app = typer.Typer(
@@ -286,4 +287,5 @@ def bench(
 app.command()(theory)
 app.command()(attack)
 app.command()(measure)
+app.command()(reproduce)
 app.add_typer(flower, name="flower")

@@ -57,13 +57,15 @@ class Study:
     title: str
     rows: list[Row]
     seeds: list[int]
-    tuning: Tuning
+    tuning: Tuning | None  # None: every row runs at the rate it says
 
     def grid(self, row: Row) -> Grid:
+        assert self.tuning is not None
         return Grid(row.config.lr, self.tuning.factor, self.tuning.most)
 
     def trial(self, row: Row, rate: float) -> RunConfig:
         """A tuning run: another seed, a held-out part of the training set, and shorter."""
+        assert self.tuning is not None
         epochs = min(self.tuning.epochs, row.config.epochs or math.inf)
         update = {"lr": rate, "seed": self.tuning.seed, "validation": True, "epochs": epochs}
         return row.config.model_copy(update=update)
@@ -85,8 +87,13 @@ class Outcome:
 
 def load(path: Path) -> Study:
     """The study of a file, every row of it checked."""
-    table = read_toml(path)
-    title, runs = table.pop("title", path.stem), table.pop("run", None)
+    return parse(read_toml(path), str(path))
+
+
+def parse(table: dict[str, Any], path: str) -> Study:
+    """The study in a table that comes from the file at `path`."""
+    table = dict(table)
+    title, runs = table.pop("title", Path(path).stem), table.pop("run", None)
     try:
         seeds = msgspec.convert(table.pop("seeds", [0, 1, 2]), Annotated[list[int], Meta(min_length=1)])
         tuning = msgspec.convert(table.pop("tune", {}), Tuning)
@@ -129,6 +136,14 @@ def folder_of(config: RunConfig) -> str:
 def follow(study: Study, row: Row, attempt: Attempt, tune_only: bool = False) -> Outcome:
     """Tune the row, then run it over the seeds."""
     trials: dict[float, float] = {}
+    rate = _tuned(study, row, attempt, trials) if study.tuning else row.config.lr
+    seeds = [] if tune_only or rate is None else study.seeds
+    runs = [_summary(attempt(study.final(row, rate or 0.0, seed))) for seed in seeds]
+    return Outcome(row, trials, rate, [r for r in runs if r], runs.count(None))
+
+
+def _tuned(study: Study, row: Row, attempt: Attempt, trials: dict[float, float]) -> float | None:
+    """The best rate of the row's grid; None: all diverged."""
 
     def score(rate: float) -> float:
         run = _summary(attempt(study.trial(row, rate)))
@@ -141,10 +156,7 @@ def follow(study: Study, row: Row, attempt: Attempt, tune_only: bool = False) ->
     grid = study.grid(row)
     scores = search(grid, score)
     best = best_of(scores)
-    rate = grid.rate(best) if math.isfinite(scores[best]) else None
-    seeds = [] if tune_only or rate is None else study.seeds
-    runs = [_summary(attempt(study.final(row, rate or 0.0, seed))) for seed in seeds]
-    return Outcome(row, trials, rate, [r for r in runs if r], runs.count(None))
+    return grid.rate(best) if math.isfinite(scores[best]) else None
 
 
 def _summary(folder: Path | None) -> Summary | None:

@@ -12,7 +12,7 @@ from typing import Any
 from narrowcast.report.summary import Compression
 from narrowcast.report.table import times
 from narrowcast.report.units import format_bytes
-from narrowcast.study import Outcome, Study
+from narrowcast.study import Outcome, Study, Tuning
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,6 @@ def _markdown(head: list[str], left: int, rows: list[list[str]]) -> str:
 def markdown(study: Study, outcomes: list[Outcome], command: str, commit: str, missing: list[str]) -> str:
     """The page: how it was made, the results, the sweep."""
     facts = next(run.facts for o in outcomes for run in o.runs)
-    t = study.tuning
     head = ["method", "settings", "lr", facts.metric, "up", "down", "compression up/down/total"]
     parts = [
         f"# {study.title}",
@@ -96,13 +95,19 @@ def markdown(study: Study, outcomes: list[Outcome], command: str, commit: str, m
         "Compression: bytes of the uncompressed run over bytes of the run; total is the harmonic mean.",
         _markdown(head, 2, [_cells(line) for line in lines(outcomes)]),
         *_failures(outcomes, missing),
+        *(_tuning(study.tuning, outcomes, facts.metric) if study.tuning else []),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _tuning(t: Tuning, outcomes: list[Outcome], metric: str) -> list[str]:
+    return [
         "## The tuning of the rates",
         f"Runs of at most {t.epochs:g} epochs with seed {t.seed} on a held-out tenth of the training set; a "
         f"grid by the factor {t.factor:g}: three rates, then one more while the best lies on the border, "
-        f"{t.most} at most. {facts.metric.capitalize()} on the held-out part; the chosen rate is bold.",
+        f"{t.most} at most. {metric.capitalize()} on the held-out part; the chosen rate is bold.",
         _markdown(["method", "lr: result"], 2, [_sweep(o) for o in outcomes]),
     ]
-    return "\n\n".join(parts) + "\n"
 
 
 def _sizes(outcomes: list[Outcome]) -> list[int]:

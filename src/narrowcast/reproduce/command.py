@@ -1,0 +1,124 @@
+"""`narrowcast reproduce NAME`: run or resume what is missing of an experiment, and write its results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from narrowcast.reproduce.experiment import Experiment
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="table1, or a file experiments/NAME.toml")] = None,
+    scale: Annotated[str, typer.Option(help="small: this machine; paper: the paper's settings")] = "small",
+    only: Annotated[list[str] | None, typer.Option(help="a method or a row; may be given again")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say how long it would take")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="runs at a time, one thread each")] = 1,
+    smoke: Annotated[bool, typer.Option("--smoke", help="a few rounds of each row: does it run?")] = False,
+    data: Annotated[Path | None, typer.Option(help="folder of the data [NARROWCAST_DATA]")] = None,
+    runs: Annotated[Path | None, typer.Option(help="folder of the runs [runs/NAME-SCALE]")] = None,
+    out: Annotated[Path | None, typer.Option(help="of the results [experiments/results/NAME]")] = None,
+) -> None:
+    """The paper's tables and figures: runs what is missing, and writes experiments/results/NAME."""
+    from narrowcast.cli import console, said
+    from narrowcast.config import ConfigError
+    from narrowcast.reproduce import experiment, table1
+
+    with said():
+        if name is None:
+            raise ConfigError(f"say what to reproduce: {', '.join(['table1', *experiment.names()])}")
+        if name == "table1":
+            page = table1.reproduce(out or experiment.FOLDER / "results" / "table1")
+            console.print(page, markup=False, highlight=False, soft_wrap=True)
+            return
+        chosen = experiment.load(name, scale)
+        if smoke:
+            chosen = experiment.smoke(chosen, _smoke_changes(chosen, data))
+        if dry_run:
+            _estimate(chosen, only, console)
+            return
+        _run(chosen, only, jobs, runs or chosen.runs, out or chosen.results, smoke, console)
+
+
+def _smoke_changes(chosen: Experiment, data: Path | None) -> dict[str, Any]:
+    """Small data in place of large, and a narrow net."""
+    changes: dict[str, Any] = {"data": str(data)} if data else {}
+    if any(row.config.task == "cifar10" for row in chosen.study.rows):
+        changes |= {"task": "cifar10-small", "width": 4, "clients": 100, "cohort": 10, "dim": 64, "k": 20}
+    return changes
+
+
+def _chosen(chosen: Experiment, only: list[str] | None) -> list[str]:
+    from narrowcast.config import ConfigError
+
+    rows = chosen.study.rows
+    if only is None:
+        return [row.name for row in rows]
+    unknown = set(only) - {row.name for row in rows} - {row.config.method for row in rows}
+    if unknown:
+        raise ConfigError(f"--only: no row or method is called {', '.join(sorted(unknown))}")
+    return [row.name for row in rows if row.name in only or row.config.method in only]
+
+
+def _estimate(chosen: Experiment, only: list[str] | None, console: Console) -> None:
+    from narrowcast.reproduce.dry_run import estimate
+
+    total = 0.0
+    for row in chosen.study.rows:
+        if row.name in _chosen(chosen, only):
+            e = estimate(chosen.study, row)
+            total += e.core_hours
+            console.print(
+                f"{e.row:<36} {e.round_s:8.3f} s a round, {e.runs} runs: {e.core_hours:7.2f} core-hours",
+                highlight=False,
+                markup=False,
+            )
+    console.print(f"together at most {total:.2f} core-hours, evaluation left out", highlight=False)
+
+
+def _run(
+    chosen: Experiment,
+    only: list[str] | None,
+    jobs: int,
+    runs: Path,
+    out: Path,
+    smoke: bool,
+    console: Console,
+) -> None:
+    import signal
+
+    from narrowcast import compare, study
+    from narrowcast.processes import Processes
+    from narrowcast.reproduce import results
+    from narrowcast.runner import Interrupted
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    processes = Processes()
+    before = signal.signal(signal.SIGTERM, interrupt)
+    again = f"narrowcast reproduce {chosen.name} --scale {chosen.scale}"
+    try:
+        failed = study.conduct(
+            chosen.study,
+            runs,
+            _chosen(chosen, only),
+            run=processes if jobs > 1 else compare.in_process,
+            stop=processes.stop,
+            jobs=jobs,
+            say=lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
+        )
+    except (KeyboardInterrupt, Interrupted):
+        raise Interrupted(f"stopped. Go on with: {again}") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if failed:
+        raise RuntimeError("\n".join(f"{row}: {why}" for row, why in failed.items()))
+    page = results.write(chosen, runs, runs / "results" if smoke else out, again)
+    if page is not None:
+        console.print(page, markup=False, highlight=False, soft_wrap=True)

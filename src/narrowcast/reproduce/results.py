@@ -1,0 +1,66 @@
+"""What an experiment leaves behind, from its run folders alone: a page, a CSV, the runs, the pictures."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from narrowcast import records, runner, study
+from narrowcast.files import write_atomically
+from narrowcast.report import study_table
+from narrowcast.report.summary import Summary
+from narrowcast.report.units import format_seconds
+from narrowcast.reproduce import figures
+from narrowcast.reproduce.experiment import Experiment
+from narrowcast.study import Outcome
+
+
+def write(experiment: Experiment, runs: Path, folder: Path, command: str) -> str | None:
+    """The page, also written to folder/README.md; None: no row is complete yet."""
+    outcomes, missing = study.collect(experiment.study, runs)
+    if not study_table.lines(outcomes):
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = [
+        figure.file
+        for figure in experiment.figures
+        if figures.draw(experiment, figure, outcomes, folder / figure.file)
+    ]
+    commit = _commit()
+    page = study_table.markdown(experiment.study, outcomes, command, commit, missing)
+    pictures = "".join(f"\n![{Path(name).stem}]({name})\n" for name in drawn)
+    spent = sum(run.seconds for o in outcomes for run in o.runs)
+    page += f"{pictures}\nThe final runs took {format_seconds(spent)} of one core together.\n"
+    write_atomically(folder / "README.md", page.encode())
+    write_atomically(folder / "results.csv", study_table.as_csv(outcomes).encode())
+    lines = [msgspec.json.encode(_record(o, run, commit)) for o in outcomes for run in o.runs]
+    write_atomically(folder / "runs.jsonl", b"\n".join(lines) + b"\n")
+    return page
+
+
+def _record(outcome: Outcome, run: Summary, commit: str) -> dict[str, Any]:
+    """A final run in one line: what it was asked, and what came of it."""
+    done = records.read(run.folder / "records.jsonl")
+    return {
+        "row": outcome.row.name,
+        "seed": run.facts.seed,
+        "commit": commit,
+        "seconds": round(run.seconds, 1),
+        "config": runner.load_config(run.folder).model_dump(exclude_none=True, exclude={"data"}),
+        "parameters": run.facts.parameters,
+        "rounds": run.rounds,
+        "bytes_up": run.up,
+        "bytes_down": run.down,
+        "down_first": run.down_first,
+        "down_dense": run.down_dense,
+        "dropped": run.dropped,
+        "curve": {r.round + 1: r.metrics for r in done if r.metrics},
+    }
+
+
+def _commit() -> str:
+    asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.strip() or "unknown"

@@ -1,0 +1,175 @@
+"""The harness: experiments as files, runs that resume, results from folders alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from narrowcast.cli import app
+from narrowcast.config import ConfigError
+from narrowcast.reproduce import experiment, table1
+
+ROOT = Path(__file__).parent.parent
+FILE = """
+title = "a test"
+[[figure]]
+kind = "frontier"
+x = "compression"
+[[figure]]
+kind = "curves"
+rows = ["static d=16", "uncompressed"]
+[[figure]]
+kind = "lines"
+x = "dim"
+
+[small]
+task = "digits"
+width = 8
+cohort = 100
+epochs = 2
+evaluate_every = 3
+seeds = [0, 1]
+
+[small.tune]
+seed = 100
+epochs = 1
+
+[[small.run]]
+name = "static d=16"
+method = "static"
+dim = 16
+lr = 5.0
+
+[[small.run]]
+name = "static d=64"
+method = "static"
+dim = 64
+lr = 5.0
+
+[[small.run]]
+name = "uncompressed"
+method = "uncompressed"
+lr = 0.3
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one experiment, as a reader of the paper stands in."""
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments/tiny.toml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["reproduce", *words])
+    return result.exit_code, result.output
+
+
+SCALED = [
+    (path.stem, scale)
+    for path in sorted((ROOT / "experiments").glob("*.toml"))
+    for scale in experiment.SCALES
+    if f"\n[{scale}]" in path.read_text()
+]
+
+
+@pytest.mark.parametrize(("name", "scale"), SCALED)
+def test_every_committed_experiment_can_be_read(
+    name: str, scale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert name in experiment.names()
+    assert experiment.load(name, scale).study.rows
+
+
+def test_an_experiment_runs_once_and_its_results_come_from_the_folders(clone: Path) -> None:
+    code, said = call("tiny")
+    assert code == 0, said
+    results = clone / "experiments/results/tiny"
+    assert {p.name for p in results.iterdir()} == {
+        "README.md", "results.csv", "runs.jsonl", "frontier.png", "curves.png", "lines.png",
+    }  # fmt: skip
+    runs = [json.loads(line) for line in (results / "runs.jsonl").read_text().splitlines()]
+    assert [(r["row"], r["seed"]) for r in runs][:2] == [("static d=16", 0), ("static d=16", 1)]
+    assert all(r["seconds"] >= 0 and r["commit"] and r["config"]["method"] and r["curve"] for r in runs)
+    page = (results / "README.md").read_text()
+    assert "narrowcast reproduce tiny" in page
+    before = sorted(p.stat().st_mtime_ns for p in (clone / "runs").rglob("records.jsonl"))
+    code, said = call("tiny")
+    assert code == 0
+    assert sorted(p.stat().st_mtime_ns for p in (clone / "runs").rglob("records.jsonl")) == before
+    (results / "README.md").unlink()
+    call("tiny", "--only", "uncompressed")
+    assert (results / "README.md").read_text() == page
+
+
+def test_what_is_missing_is_named_on_the_page(clone: Path) -> None:
+    code, said = call("tiny", "--only", "uncompressed")
+    assert code == 0, said
+    assert "Not run yet: static d=16, static d=64." in said
+
+
+def test_a_dry_run_says_hours_and_runs_nothing(clone: Path) -> None:
+    code, said = call("tiny", "--dry-run")
+    assert code == 0, said
+    assert said.count("core-hours") == 4
+    assert not (clone / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["tiny", "--scale", "paper"], "has no scale 'paper': it has small"),
+        (["nothing"], "table1, tiny"),
+        (["tiny", "--only", "topk"], "no row or method is called topk"),
+        ([], "say what to reproduce: table1, tiny"),
+    ],
+)
+def test_errors_say_what_there_is(clone: Path, words: list[str], error: str) -> None:
+    code, said = call(*words)
+    assert code == 2
+    assert error in said
+
+
+def test_a_figure_of_rows_that_are_none_is_refused(clone: Path) -> None:
+    path = clone / "experiments/tiny.toml"
+    path.write_text(FILE.replace('rows = ["static d=16"', 'rows = ["static d=61"'))
+    with pytest.raises(ConfigError, match="rows that are none: static d=61"):
+        experiment.load("tiny", "small")
+
+
+def test_cifar10_runs_through_at_small_scale(clone: Path) -> None:
+    """Every row for two rounds, on pictures of noise in the form of the small CIFAR-10."""
+    noise = np.random.default_rng(0)
+    parts = {"train": 500, "test": 100}
+    images = {
+        f"x_{part}": noise.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8) for part, n in parts.items()
+    }
+    labels = {f"y_{part}": (np.arange(n) % 10).astype(np.uint8) for part, n in parts.items()}
+    (clone / "cifar10").mkdir()
+    np.savez(clone / "cifar10/cifar10_small.npz", **images, **labels)
+    (clone / "experiments/cifar10.toml").write_text((ROOT / "experiments/cifar10.toml").read_text())
+    code, said = call("cifar10", "--scale", "small", "--smoke", "--data", str(clone))
+    assert code == 0, said
+    rows = experiment.load("cifar10", "small").study.rows
+    assert len([line for line in said.splitlines() if line.startswith("| ")]) >= len(rows)
+    assert not (clone / "experiments/results").exists()
+
+
+def test_table_1_is_measured_as_the_paper_says(tmp_path: Path) -> None:
+    d, E, K = table1.d, table1.E, table1.K
+    expected = {
+        "static": (d * E, d * E, d),
+        "time-varying": (d * E, (2 * E - 1) * d, d * E),
+        "k-subspace": (d * E, d * E * K, d * K),
+        "k-subspace-time-varying": (d * E, (2 * E - 1) * d * K, d * E * K),
+    }
+    for name, (up, down, dimensions) in expected.items():
+        row, _ = table1.measure(name)
+        assert (row.up, row.down, row.dimensions) == (up, down, dimensions), name
+    page = table1.reproduce(tmp_path / "table1")
+    assert (tmp_path / "table1/README.md").read_text() == page
