@@ -1,0 +1,112 @@
+"""What fits a budget of bytes: for each method, K and refresh the largest d, counted before anything is run.
+
+Which client comes in which round is known (`sampling.Cohorts`), and so is what it then lacks; a message's
+bytes are those of the planner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from narrowcast.config import RunConfig
+from narrowcast.methods import method
+from narrowcast.planner import shape_of
+from narrowcast.sampling import Cohorts
+
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)B?")
+_UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+class Candidate(NamedTuple):
+    method: str
+    subspaces: int = 1  # K
+    refresh: str = "epoch"  # of the time-varying ones
+
+    @property
+    def varies(self) -> bool:
+        return "time-varying" in self.method
+
+    @property
+    def label(self) -> str:
+        routes = [f"K = {self.subspaces}"] if self.subspaces > 1 else []
+        return ", ".join([self.method, *routes, *([f"refresh {self.refresh}"] if self.varies else [])])
+
+    def settings(self) -> dict[str, object]:
+        """What of a configuration it sets; what it does not use is left as it is."""
+        routes = {"subspaces": self.subspaces} if self.method.startswith("k-subspace") else {}
+        return {"method": self.method, **routes, **({"refresh": self.refresh} if self.varies else {})}
+
+    def stage(self, per_epoch: int) -> int | None:
+        """Rounds of a stage; None: there is only one."""
+        if not self.varies:
+            return None
+        return per_epoch if self.refresh == "epoch" else int(self.refresh)
+
+
+class Traffic(NamedTuple):
+    """Messages of a mean client over a run."""
+
+    uploads: float
+    downloads: list[float]  # entry m: those while it lacks m finished stages
+
+
+def parse_bytes(text: str) -> int:
+    """ "2MB", "500kB", "1.5G" -> bytes, decimal units."""
+    found = _BYTES.fullmatch(text.strip())
+    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 1 <= value <= 10**18:
+        raise ValueError(f"expected bytes such as 2MB, 500kB or 1.5GB, got {text!r}")
+    return int(value)
+
+
+def variants(per_epoch: int, rounds: int) -> list[Candidate]:
+    """The modest set that is tried; one whose first stage outlasts the run would be another's twin."""
+    refreshes = ["epoch", str(2 * per_epoch), *([str(per_epoch // 2)] if per_epoch > 1 else [])]
+    made = [Candidate("static"), *(Candidate("time-varying", 1, r) for r in refreshes)]
+    made += [Candidate("k-subspace", K) for K in (2, 4, 8)]
+    made += [Candidate("k-subspace-time-varying", K) for K in (2, 4)]
+    return [c for c in made if (c.stage(per_epoch) or 0) < rounds]
+
+
+def traffic(cohorts: Cohorts, rounds: int, c: Candidate) -> Traffic:
+    """Who comes, and how many stages each lacks then. Stages end as those of `Intrinsic` do."""
+    seen = np.zeros(cohorts.clients, np.int64)  # the stage a client knows; a newcomer has theta0, the first
+    counts = np.zeros(rounds + 1, np.int64)
+    stage = uploads = updates = began = 0  # `began`: the epoch in which the stage did
+    for number in range(rounds):
+        came = cohorts.come(number)
+        answered = len(cohorts.answer(number, came))
+        counts += np.bincount(stage - seen[came], minlength=len(counts))
+        seen[came] = stage
+        uploads += answered
+        if not answered:  # no update, and no stage ends without one
+            continue
+        updates += 1
+        epoch, last = cohorts.epoch(number), cohorts.epoch_end(number)
+        over = last or epoch > began if c.refresh == "epoch" else updates >= int(c.refresh)
+        if c.varies and over:
+            stage, updates, began = stage + 1, 0, epoch + last
+    lags = np.trim_zeros(counts, "b") / cohorts.clients
+    return Traffic(uploads / cohorts.clients, lags.tolist())
+
+
+def bytes_of(c: Candidate, d: int, D: int, visits: Traffic, config: RunConfig) -> float:
+    """Bytes up and down of a mean client, as the messages are encoded."""
+    formats = {"uplink": config.uplink, "downlink": config.downlink}
+    shape = shape_of(method(c.method, dim=d, subspaces=c.subspaces, **formats), D, 1, 1)
+    down = sum(n * shape.down(m).bytes for m, n in enumerate(visits.downloads) if n)
+    return visits.uploads * shape.up.bytes + down
+
+
+def largest(fits: Callable[[int], bool], most: int) -> int:
+    """The largest d of 1 .. most that fits, cut to two digits; 0: none does. Above it none fits."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    step: int = 10 ** max(0, len(str(low)) - 2)
+    return low // step * step

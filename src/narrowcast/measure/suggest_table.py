@@ -1,0 +1,64 @@
+"""A suggestion as a table, for the terminal and as Markdown. Reads results only."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from narrowcast.measure.suggest import Option, Suggested
+from narrowcast.measure.tables import Grid, as_markdown
+from narrowcast.report.table import plain_table
+from narrowcast.report.units import format_bytes
+
+
+def grid(s: Suggested) -> Grid:
+    head = ["method", "K", "refresh", "d", s.metric, "range", "lr", "bytes\na client", "predicted"]
+    rows = [_row(o) for o in s.options] + [_row(s.whole)]
+    caption = (
+        f"{s.task}: {s.epochs:g} epochs, D = {s.parameters:,}, at most {format_bytes(s.budget)} a client, up "
+        f"and down. {s.metric.capitalize()} on a held-out tenth of the training set at the end of the run, "
+        f"mean and range over seeds {', '.join(map(str, s.seeds))}, at the best of the rates tried with the "
+        "first of them. The last row is uncompressed training, for comparison."
+    )
+    return Grid("What fits", head, rows, caption)
+
+
+def _row(o: Option) -> list[str]:
+    spread = f"{min(o.metrics):.4f} to {max(o.metrics):.4f}"
+    refresh = o.refresh if o.candidate.varies else "-"
+    routes = str(o.subspaces) if o.subspaces > 1 else "-"
+    sizes = [format_bytes(o.sent), format_bytes(o.predicted)]
+    return [o.method, routes, refresh, str(o.d), f"{o.mean:.4f}", spread, f"{o.rate:g}", *sizes]
+
+
+def answer(s: Suggested) -> str:
+    return f"Best within {format_bytes(s.budget)} a client: {s.command}"
+
+
+def certainty(s: Suggested) -> str:
+    """How much the order means: ranges over the seeds that overlap with the best one's."""
+    if len(s.seeds) < 2:
+        return "One seed says nothing about luck: give more --repeats."
+    low, high = min(s.options[0].metrics), max(s.options[0].metrics)
+    others = [o for o in s.options[1:] if min(o.metrics) <= high and low <= max(o.metrics)]
+    return (
+        f"The ranges of {len(others)} of the other {len(s.options) - 1} overlap with that of the best: "
+        "between those the order may be luck."
+    )
+
+
+def terminal(s: Suggested) -> Table:
+    g = grid(s)
+    keep = [i for i, name in enumerate(g.head) if name not in ("range", "predicted")]
+    return plain_table([g.head[i] for i in keep], [[row[i] for i in keep] for row in g.rows], g.caption)
+
+
+def markdown(s: Suggested) -> str:
+    g = grid(s)
+    flat = g._replace(head=[name.replace("\n", " ") for name in g.head])
+    best = f"The best within the budget:\n\n```\n{s.command}\n```\n"
+    return f"{as_markdown(flat)}\n\n{g.caption}\n\n{certainty(s)} {best}"
+
+
+def page(s: Suggested, command: str) -> str:
+    title = f"# {s.task}: what to run with {format_bytes(s.budget)} a client"
+    return f"{title}\n\n`{command}`\n\n{markdown(s)}"

@@ -1,0 +1,134 @@
+"""Two ways to make a run: in a folder of its own, where it is kept and gone on with, and in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from narrowcast import compare, random, records, runner
+from narrowcast.config import RunConfig
+from narrowcast.measure import rules
+from narrowcast.measure.results import Trained
+from narrowcast.measure.study import UNCOMPRESSED, About, Trial
+from narrowcast.methods import Diverged, method
+from narrowcast.plan import Plan
+from narrowcast.random import Purpose
+from narrowcast.records import RoundRecord
+from narrowcast.runner import Facts
+from narrowcast.simulate import Simulation
+from narrowcast.study import folder_of
+from narrowcast.tasks import build
+from narrowcast.tasks.base import Task
+
+Watch = Callable[[Trial, int, int, dict[str, float]], None]  # (trial, rounds done, of, metrics)
+
+
+def cut(
+    curve: list[tuple[int, float]], rounds: int, target: float | None, higher_is_better: bool
+) -> tuple[list[tuple[int, float]], str | None]:
+    """(the curve up to where it is decided, the verdict): the same whatever was asked of the run before."""
+    if target is not None:
+        for end in range(1, len(curve) + 1):
+            if how := rules.verdict(curve[:end], rounds, target, higher_is_better):
+                return curve[:end], how
+    return curve, None
+
+
+class InFolders:
+    """Runs of `narrowcast run` in folders named by their settings, decided from their records alone."""
+
+    def __init__(self, config: RunConfig, folder: Path, watch: Watch | None = None) -> None:
+        self.config, self.folder, self._watch = config, folder, watch
+        self._about: About | None = None
+
+    def about(self) -> About:
+        if self._about is None:
+            task = build(self.config.task, self.config.task_options())
+            plan = self.config.plan(len(task.clients), bytes(8))
+            made = Simulation(task, method(UNCOMPRESSED), plan)
+            epochs = made.rounds / made.cohorts.rounds_per_epoch
+            self._about = About(task.layout.size, task.metric, task.higher_is_better, made.rounds, epochs)
+        return self._about
+
+    def config_of(self, trial: Trial) -> RunConfig:
+        dim = RunConfig.model_fields["dim"].default if trial.d is None else trial.d
+        update = {"method": trial.method, "dim": dim, "lr": trial.rate, "seed": trial.seed}
+        return self.config.model_copy(update=update)
+
+    def train(self, trial: Trial, target: float | None) -> Trained:
+        config = self.config_of(trial)
+        folder = self.folder / folder_of(config)
+        if (known := self._read(folder, target)) is not None:
+            return known
+        curve: list[tuple[int, float]] = []
+        decided = False
+
+        def watch(facts: Facts, record: RoundRecord) -> None:
+            nonlocal decided
+            if facts.metric in record.metrics:
+                curve.append((record.round + 1, record.metrics[facts.metric]))
+                decided = cut(curve, facts.rounds, target, facts.higher_is_better)[1] is not None
+            if self._watch:
+                self._watch(trial, record.round + 1, facts.rounds, record.metrics)
+
+        def run(config: RunConfig, folder: Path) -> None:
+            if compare.begun(folder):
+                runner.resume(folder, watch, lambda: decided)
+            else:
+                runner.start(config, folder, watch, force=True, until=lambda: decided)
+
+        compare.attempt(config, folder, run)
+        made = self._read(folder, target)
+        if made is None:
+            raise RuntimeError(f"{folder} has no verdict although its run is over: remove it and run again")
+        return made
+
+    def _read(self, folder: Path, target: float | None) -> Trained | None:
+        """What became of a run, from its folder; None: it is to be begun, or gone on with."""
+        if not compare.begun(folder) or not (folder / "records.jsonl").is_file():
+            return None
+        facts = runner.load_facts(folder)
+        rows = records.read(folder / "records.jsonl")
+        curve = [(r.round + 1, r.metrics[facts.metric]) for r in rows if facts.metric in r.metrics]
+        curve, how = cut(curve, facts.rounds, target, facts.higher_is_better)
+        ended = compare.outcome(folder)
+        if how is None and ended is None:
+            return None
+        return Trained(curve, facts.rounds, diverged=how is None and ended == "diverged")
+
+
+class InMemory:
+    """Simulations of one task. `options` are the method's (`subspace`, `subspaces`, `refresh`, ...)."""
+
+    def __init__(
+        self, task: Task, plan: Plan, options: dict[str, Any] | None = None, watch: Watch | None = None
+    ) -> None:
+        self.task, self.plan, self.options, self._watch = task, plan, options or {}, watch
+        made = Simulation(task, method(UNCOMPRESSED), plan)
+        epochs = made.rounds / made.cohorts.rounds_per_epoch
+        self._about = About(task.layout.size, task.metric, task.higher_is_better, made.rounds, epochs)
+
+    def about(self) -> About:
+        return self._about
+
+    def train(self, trial: Trial, target: float | None) -> Trained:
+        about = self._about
+        key = random.derive(trial.seed, Purpose.RUN)
+        dim = {} if trial.d is None else {"dim": trial.d}
+        made = method(trial.method, key=key, clients=len(self.task.clients), **dim, **self.options)
+        simulation = Simulation(self.task, made, replace(self.plan, lr=trial.rate, key=key))
+        curve: list[tuple[int, float]] = []
+        try:
+            for record in simulation:
+                if self._watch:
+                    self._watch(trial, record.round + 1, about.rounds, record.metrics)
+                if about.metric not in record.metrics:
+                    continue
+                curve.append((record.round + 1, record.metrics[about.metric]))
+                if cut(curve, about.rounds, target, about.higher_is_better)[1] is not None:
+                    break
+        except Diverged:
+            return Trained(curve, about.rounds, diverged=True)
+        return Trained(curve, about.rounds)
