@@ -49,16 +49,18 @@ def test_the_demo_with_tls_trains_and_ends_every_process(tmp_path: Path) -> None
         assert expected in done.stdout
     done_records = records.read(tmp_path / "demo/run/records.jsonl")
     assert [r.clients for r in done_records] == [20, 20]
-    assert not any(str(tmp_path) in line for line in _processes())
+    assert not any(str(tmp_path / "demo") in line for line in _processes())
 
 
 def _processes() -> list[str]:
+    """Command lines and environments of all there are: Flower's own children have our FLWR_HOME."""
     lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue
+    for name in ("cmdline", "environ"):
+        for path in Path("/proc").glob(f"[0-9]*/{name}"):
+            try:
+                lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            except OSError:
+                continue
     return lines
 
 
@@ -71,7 +73,7 @@ def test_ctrl_c_ends_every_process_of_the_demo(tmp_path: Path) -> None:
     said, _ = demo.communicate(timeout=60)
     assert demo.returncode == 130, said
     assert "every process of the demo has been ended" in said
-    assert not any(str(tmp_path) in line for line in _processes())
+    assert not any(str(tmp_path / "demo") in line for line in _processes())
 
 
 @pytest.mark.xdist_group("flower")

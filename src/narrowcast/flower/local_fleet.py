@@ -141,8 +141,10 @@ class LocalFleet:
         return ""
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """As a power cut would: the process and all its children, at once."""
+        """As a power cut would: the process and all that it has started, at once."""
+        gone = {process.pid, *_descendants(process.pid)}
         _signal(process, signal.SIGKILL)
+        _kill(gone)
         process.wait()
 
     def end(self) -> None:
@@ -156,13 +158,45 @@ class LocalFleet:
         for process in self.processes:
             _signal(process, signal.SIGKILL)
             process.wait()
+        _kill(self._left())
         self.processes.clear()
+
+    def _left(self) -> set[int]:
+        """Processes that Flower has started in sessions of their own: they too have our FLWR_HOME."""
+        mark = f"FLWR_HOME={self.home}".encode()
+        found = set()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in path.read_bytes().split(b"\0"):
+                    found.add(int(path.parent.name))
+        return found
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     """To the whole session: also to children whose parent has ended already."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
+
+
+def _kill(pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> set[int]:
+    """Of a process, children of children and all (Linux)."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found, todo = set[int](), [pid]
+    while todo:
+        new = children.get(todo.pop(), [])
+        found.update(new)
+        todo += new
+    return found
 
 
 def free_port() -> int:
