@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from narrowcast import compare, flags, runner, study
 from narrowcast.cli import app
-from narrowcast.config import ConfigError, RunConfig, make_config
+from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
 from narrowcast.methods import METHODS, Diverged
 from narrowcast.processes import Processes, _judge, command
 from narrowcast.report import study_plot, study_table
@@ -213,7 +213,7 @@ def test_a_wrong_file_is_said_before_anything_runs(tmp_path: Path, old: str, new
 
 @pytest.mark.parametrize("name", ["mlp", "conv"])
 def test_the_committed_comparison_has_every_method(name: str) -> None:
-    plan = study.load(EXPERIMENTS / f"baselines-{name}.toml")
+    plan = study.parse(read_toml(EXPERIMENTS / f"baselines-{name}.toml")["small"], name)
     assert {row.config.method for row in plan.rows} == set(METHODS)
     folders = {study.folder_of(plan.final(row, 1.0, 0)) for row in plan.rows}
     assert len(folders) == len(plan.rows)

@@ -6,7 +6,9 @@ import contextlib
 import fcntl
 import io
 import os
+import subprocess
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -37,6 +39,16 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise RuntimeError(f"{folder} is in use by another narrowcast process") from None
         yield
+
+
+@lru_cache
+def commit() -> str:
+    """The commit of narrowcast's own source, "-dirty" where it was changed since; "" if it is no clone."""
+    asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        return subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
 
 
 def sync(f: io.BufferedWriter) -> None:

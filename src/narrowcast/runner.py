@@ -56,6 +56,7 @@ class Facts(msgspec.Struct, frozen=True):
     seed: int
     narrowcast: str
     torch: str
+    commit: str = ""  # of narrowcast's own source, where that is a clone
 
 
 class Interrupted(Exception):
@@ -215,6 +216,7 @@ def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver 
         seed=config.seed,
         narrowcast=__version__,
         torch=str(torch.__version__),
+        commit=files.commit(),
     )
     return _Run(config, facts, training, run)
 

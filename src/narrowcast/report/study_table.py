@@ -88,7 +88,7 @@ def markdown(study: Study, outcomes: list[Outcome], command: str, commit: str, m
     head = ["method", "settings", "lr", facts.metric, "up", "down", "compression up/down/total"]
     parts = [
         f"# {study.title}",
-        f"`{command}` at commit {commit}, narrowcast {facts.narrowcast}, torch {facts.torch}, seeds "
+        f"`{command}` written at commit {commit}, narrowcast {facts.narrowcast}, torch {facts.torch}, seeds "
         f"{', '.join(map(str, study.seeds))}. D = {max(_sizes(outcomes)):,}; {facts.clients:,} clients.",
         f"The {facts.metric} is that of the test set after the last round, read once; +-: standard error "
         "over the seeds. Up and down: bytes of a run as encoded, all clients, mean over the seeds. "

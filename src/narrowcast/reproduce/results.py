@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from narrowcast import records, runner, study
+from narrowcast import files, records, runner, study
 from narrowcast.files import write_atomically
 from narrowcast.report import study_table
 from narrowcast.report.summary import Summary
@@ -29,25 +28,24 @@ def write(experiment: Experiment, runs: Path, folder: Path, command: str) -> str
         for figure in experiment.figures
         if figures.draw(experiment, figure, outcomes, folder / figure.file)
     ]
-    commit = _commit()
-    page = study_table.markdown(experiment.study, outcomes, command, commit, missing)
+    page = study_table.markdown(experiment.study, outcomes, command, files.commit() or "unknown", missing)
     pictures = "".join(f"\n![{Path(name).stem}]({name})\n" for name in drawn)
     spent = sum(run.seconds for o in outcomes for run in o.runs)
     page += f"{pictures}\nThe final runs took {format_seconds(spent)} of one core together.\n"
     write_atomically(folder / "README.md", page.encode())
     write_atomically(folder / "results.csv", study_table.as_csv(outcomes).encode())
-    lines = [msgspec.json.encode(_record(o, run, commit)) for o in outcomes for run in o.runs]
+    lines = [msgspec.json.encode(_record(o, run)) for o in outcomes for run in o.runs]
     write_atomically(folder / "runs.jsonl", b"\n".join(lines) + b"\n")
     return page
 
 
-def _record(outcome: Outcome, run: Summary, commit: str) -> dict[str, Any]:
+def _record(outcome: Outcome, run: Summary) -> dict[str, Any]:
     """A final run in one line: what it was asked, and what came of it."""
     done = records.read(run.folder / "records.jsonl")
     return {
         "row": outcome.row.name,
         "seed": run.facts.seed,
-        "commit": commit,
+        "commit": run.facts.commit or f"before it was recorded, narrowcast {run.facts.narrowcast}",
         "seconds": round(run.seconds, 1),
         "config": runner.load_config(run.folder).model_dump(exclude_none=True, exclude={"data"}),
         "parameters": run.facts.parameters,
@@ -59,8 +57,3 @@ def _record(outcome: Outcome, run: Summary, commit: str) -> dict[str, Any]:
         "dropped": run.dropped,
         "curve": {r.round + 1: r.metrics for r in done if r.metrics},
     }
-
-
-def _commit() -> str:
-    asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    return subprocess.run(asked, capture_output=True, text=True).stdout.strip() or "unknown"
