@@ -81,10 +81,31 @@ def main() -> None:
         {"how": name, **{f"{s}_steps_ms": best(partial(way, s)) * 1e3 for s in (1, 5)}}
         for name, way in ways.items()
     ]
+    weight = torch.randn(CLIENTS, 784, 128)
+
+    def speed(call: Callable[[], object]) -> float:
+        """Gflop/s of multiplying all clients' images by their first layer."""
+        return (
+            2e-9
+            * CLIENTS
+            * IMAGES
+            * weight[0].numel()
+            / best(lambda: [call() for _ in range(20)] and None)
+            * 20
+        )
+
+    products = {
+        "one matrix for all clients": speed(lambda: x.view(-1, 784) @ weight[0]),
+        "a matrix a client, 10 at once": speed(
+            lambda: [x[i : i + 10].bmm(weight[i : i + 10]) for i in range(0, 100, 10)]
+        ),
+        "a matrix a client, 100 at once": speed(lambda: x.bmm(weight)),
+    }
     machine = describe()
     cells = [[r["how"], f"{r['1_steps_ms']:.0f}", f"{r['5_steps_ms']:.0f}"] for r in rows]
     table(["CPU ms a round", "1 step", "5 steps"], cells)
-    write(options.json, machine, options.quick, {"rows": rows})
+    table(["the first layer's products", "Gflop/s"], [[k, f"{v:.0f}"] for k, v in products.items()])
+    write(options.json, machine, options.quick, {"rows": rows, "products_gflops": products})
 
 
 if __name__ == "__main__":
