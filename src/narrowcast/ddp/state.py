@@ -1,0 +1,194 @@
+"""What the hook keeps between steps: settings, the number of steps, and the error where it is fed back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import xxhash
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from narrowcast.flat import Layout
+from narrowcast.methods.intrinsic import Intrinsic
+from narrowcast.random import Key
+from narrowcast.subspaces import Subspace
+
+ORTHOGONAL_COLUMNS = ("rotation", "grouping")  # kinds for which v - (d/D) A A^T v is never longer than v
+FORMAT = 1  # of `state_dict`
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A bucket whose gradients are in the flat vector, and whose future is open."""
+
+    buffer: Tensor
+    gradients: dict[str, Tensor]  # views of buffer
+    future: torch.futures.Future[Tensor]
+
+
+class IntrinsicState:
+    """The state of `intrinsic_hook`, one a model. All workers give the same arguments.
+
+    `refresh`: 1 is a new A every step, N every N steps, 0 never (static). `subspaces` is K, taken in turn.
+    The first `warmup` steps are all-reduced whole. `unbiased` leaves out the factor d/D. `error_feedback`
+    keeps e_w = u_w - (d/D) A A^T u_w of u_w = g_w + e_w, D numbers. `key` is the seed of all A.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dim: int,
+        *,
+        key: Key = 0,
+        subspaces: int = 1,
+        refresh: int = 1,
+        warmup: int = 0,
+        kind: str = "rotation",
+        unbiased: bool = False,
+        error_feedback: bool = False,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        if not isinstance(refresh, int) or not isinstance(warmup, int) or warmup < 0:
+            raise ValueError(
+                f"refresh and warmup are numbers of steps, got {refresh!r} and {warmup!r}: for a new A every "
+                "epoch give refresh=len(loader)"
+            )
+        if error_feedback and (refresh == 0 or unbiased or kind not in ORTHOGONAL_COLUMNS):
+            raise ValueError(
+                f"error feedback needs refresh >= 1, unbiased=False and kind in {ORTHOGONAL_COLUMNS}, got "
+                f"{refresh}, {unbiased}, {kind!r}: otherwise the error is never sent, or grows without bound"
+            )
+        self.method = Intrinsic(key, dim, subspaces, refresh, kind, unbiased=unbiased)
+        self.refresh, self.warmup = refresh, warmup
+        self.process_group = process_group
+        self.step = 0
+        self.names = trainable(model)
+        self.layout = layout(self.names)
+        if dim > self.D:
+            raise ValueError(
+                f"dim {dim} exceeds the model's {self.D} trainable numbers: choose a smaller dim (parameters "
+                "with requires_grad=False are left out)"
+            )
+        self.error = torch.zeros(self.D) if error_feedback else None
+        self.agreed = False  # whether all workers were found to have the same settings
+        self.flat: Tensor | None = None  # (D,) the gradient of the step in progress
+        self.waiting: list[Waiting] = []  # its buckets
+
+    @property
+    def D(self) -> int:
+        return self.layout.size
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The group that was given, which must be DDP's, or the default one."""
+        group = self.process_group if self.process_group is not None else dist.group.WORLD
+        assert group is not None, "torch.distributed is not initialised"
+        return group
+
+    def attach(self, model: nn.Module) -> None:
+        """Serve `model` from now on: what is left to do with a state that was copied or unpickled."""
+        names = trainable(model)
+        if layout(names) != self.layout:
+            raise ValueError(
+                f"the state was made for {len(self.layout.names)} trainable parameters of {self.D} numbers, "
+                f"this model has {len(names)} of {layout(names).size}, or others: make a new IntrinsicState"
+            )
+        self.names = names
+
+    def subspace(self) -> Subspace:
+        """A of the present step."""
+        t = self.step - self.warmup
+        stage = t // self.refresh if self.refresh else 0
+        return self.method.subspace(self.D, stage, t % self.method.subspaces)
+
+    def reduce(self, g: Tensor, mean: Callable[[Tensor], Tensor]) -> None:
+        """g_w (D,) -> (d/D) A mean_w(A^T (g_w + e_w)), in place; e_w becomes what this worker did not send.
+
+        `mean` is over the workers, (d,) -> (d,). Where it is not finite nobody's error changes: the gradients
+        are not finite then either, and a GradScaler skips the step on all workers.
+        """
+        A, scale = self.subspace(), 1.0 if self.method.unbiased else self.method.dim / self.D
+        if self.error is not None:
+            g.add_(self.error)
+        mine = A.project(g)
+        shared = mean(mine)
+        if self.error is not None and bool(torch.isfinite(shared).all()):
+            A.add_expanded(g, mine * -scale, out=self.error)
+        A.expand(shared * scale, out=g)
+
+    def settings(self) -> dict[str, Any]:
+        """What must be equal on all workers, and after a restart."""
+        m = self.method
+        return {
+            "format": FORMAT,
+            "dim": m.dim,
+            "key": m.key,
+            "subspaces": m.subspaces,
+            "refresh": self.refresh,
+            "warmup": self.warmup,
+            "kind": m.kind,
+            "unbiased": m.unbiased,
+            "layout": xxhash.xxh3_64_intdigest(repr(self.layout).encode()),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, numbers and a string. With error feedback every worker must save its own."""
+        saved = {**self.settings(), "step": self.step}
+        if self.error is not None:
+            saved |= {"error": self.error.clone(), "rank": self._rank()}
+        return saved
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on where `saved` was. Without "error" in it (it may be deleted) the error starts at zero."""
+        for name, mine in self.settings().items():
+            if saved.get(name) != mine:
+                raise ValueError(
+                    f"the checkpoint has {name} = {saved.get(name)!r}, this state {mine!r}: make the state "
+                    "with the checkpoint's settings, for the same model"
+                )
+        if self.error is not None:
+            self.error = self._saved_error(saved)
+        self.step, self.agreed = int(saved["step"]), False
+
+    def _saved_error(self, saved: dict[str, Any]) -> Tensor:
+        if "error" not in saved:
+            return torch.zeros(self.D)
+        if saved["rank"] != self._rank():
+            raise ValueError(
+                f"the error in the checkpoint is that of worker {saved['rank']}, this is worker "
+                f"{self._rank()}: save one checkpoint a worker, or delete 'error' from it to start at zero"
+            )
+        error: Tensor = saved["error"].detach().to("cpu", copy=True)
+        return error
+
+    def _rank(self) -> int:
+        return dist.get_rank(self.process_group) if dist.is_initialized() else -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the process group, which cannot be pickled, and without the parameters: see `attach`."""
+        kept = ("method", "refresh", "warmup", "step", "layout", "error")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, process_group=None, names={}, agreed=False, flat=None, waiting=[])
+
+
+def trainable(model: nn.Module) -> dict[Tensor, str]:
+    """The parameters that DDP reduces, in the model's order, with their names; tied ones count once."""
+    module = model.module if isinstance(model, DistributedDataParallel) else model
+    ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    named = {p: n for n, p in module.named_parameters() if p.requires_grad and n not in ignored}
+    unfit = [f"{n} ({p.dtype})" for p, n in named.items() if not p.is_floating_point()]
+    if unfit:
+        raise ValueError(
+            f"only real parameters can be projected, got {', '.join(unfit)}: freeze them, or leave them out"
+        )
+    return named
+
+
+def layout(names: dict[Tensor, str]) -> Layout:
+    return Layout(tuple(names.values()), tuple(tuple(p.shape) for p in names))
