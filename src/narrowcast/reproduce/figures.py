@@ -102,6 +102,8 @@ def _lines(axes: Axes, figure: Figure, chosen: list[Outcome]) -> None:
         )  # fmt: skip
     if figure.x in ("dim", "participation"):
         axes.set_xscale("log", base=2)
+        ticks = sorted({x for points in groups.values() for x, _ in points})
+        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.set_xlabel(
         {"dim": "d", "participation": "share of the asked clients that come"}.get(figure.x, figure.x)
     )
