@@ -185,7 +185,7 @@ class Federation(Training):
         self, why: str, clients: list[int], round: Round, record: RoundRecord, detail: str = ""
     ) -> None:
         record.dropped[why] = record.dropped.get(why, 0) + len(clients)
-        named = ", ".join(map(str, clients[:10])) + (" ..." if len(clients) > 10 else "")
+        named = ", ".join(map(str, sorted(clients)[:10])) + (" ..." if len(clients) > 10 else "")
         log.warning("round %d, %s: client %s%s", round.number, why, named, f" ({detail})" if detail else "")
 
     def state(self) -> dict[str, Any]:

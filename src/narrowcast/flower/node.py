@@ -151,12 +151,10 @@ class Node:
     def _put_private(self, client: int, round: int, counted: int | None, private: Private) -> None:
         self.shelf.put(_name(client, round), store.to_bytes(private))
         mine = f"client-{client}-"
-        rounds = sorted(
-            int(n.removeprefix(mine)) for n in self.shelf.names() if n.startswith(mine) and n != mine
-        )
-        for old in rounds[:-GENERATIONS]:
-            if old != counted:
-                self.shelf.remove(_name(client, old))
+        rounds = {int(n.removeprefix(mine)) for n in self.shelf.names() if n.startswith(mine) and n != mine}
+        past = sorted(r for r in rounds if r <= round)  # what is later a server has gone back from
+        for old in rounds - {counted, *past[-GENERATIONS:]}:
+            self.shelf.remove(_name(client, old))
 
 
 def _name(client: int, round: int) -> str:

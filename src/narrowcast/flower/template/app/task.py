@@ -7,9 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def make_model() -> nn.Module:
-    torch.manual_seed(
-        0
-    )  # the same start everywhere; to a node with another one the server sends its own, once
+    torch.manual_seed(0)  # the same start everywhere; a node with another one is sent the server's
     return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
 
 

@@ -1,0 +1,80 @@
+"""What the slow Flower tests share: a small run of digits on real processes, and what was noted of it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import faulty_app
+from narrowcast import records, runner
+from narrowcast.flower.demo import write_app
+from narrowcast.flower.local_fleet import LocalFleet
+from narrowcast.records import RoundRecord
+
+SETTINGS: dict[str, object] = {
+    "task": "digits", "method": "time-varying", "dim": 64, "width": 16, "clients": 6, "cohort": 6,
+    "partition": "iid", "rounds": 4, "lr": 5.0, "refresh": "2", "evaluate-every": 0, "schedule": "constant",
+    "min-clients": 6, "timeout": 150.0,
+}  # fmt: skip
+TOPK = {"method": "topk", "k": 40, "lr": 0.1}
+
+
+def app(folder: Path, **settings: object) -> Path:
+    """An app that takes notes; its run goes to FOLDER/run."""
+    named = {name.replace("_", "-"): value for name, value in settings.items()}
+    return faulty_app.install(write_app(folder / "app", {**SETTINGS, "folder": str(folder / "run"), **named}))
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 300.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen in {seconds:g} s"
+        time.sleep(0.1)
+
+
+def rounds(run: Path) -> int:
+    path = run / "records.jsonl"
+    return len(records.read(path)) if path.is_file() else 0
+
+
+def finish(fleet: LocalFleet, run: Path, submitted: subprocess.Popen[bytes]) -> list[RoundRecord]:
+    """The records of the run, once it has ended."""
+    until(lambda: runner.finished(run) or submitted.poll() is not None, "the end of the run", 900)
+    assert runner.finished(run), fleet.log("run")[-5000:]
+    return records.read(run / "records.jsonl")
+
+
+def noted(path: Path) -> dict[int, set[str]]:
+    """Round -> digests of theta in it."""
+    found: dict[int, set[str]] = {}
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        round, digest = line.split()
+        found.setdefault(int(round), set()).add(digest)
+    return found
+
+
+def begun(notes: Path, part: int) -> list[int]:
+    """The rounds in which a node has begun to work."""
+    path = notes / f"node-{part}.begun"
+    return [int(line) for line in path.read_text().split()] if path.is_file() else []
+
+
+def assert_equal_thetas(run: Path, notes: Path) -> dict[int, dict[int, str]]:
+    """Wherever a client trained, its theta was the server's of that round: {part: {round: digest}}.
+
+    Both digests are taken from the numbers themselves, in the processes that hold them.
+    """
+    server = noted(Path(f"{run}.thetas"))
+    assert server
+    assert all(len(digests) == 1 for digests in server.values()), f"one theta a round, got {server}"
+    found = {}
+    for path in sorted(notes.glob("node-*.thetas")):
+        here = noted(path)
+        assert here, f"{path.name}: no client of this node has trained"
+        for round, digests in here.items():
+            assert digests == server[round], f"{path.name}, round {round}: {digests}, not {server[round]}"
+        part = int(path.stem.removeprefix("node-"))
+        found[part] = {round: next(iter(digests)) for round, digests in here.items()}
+    return found

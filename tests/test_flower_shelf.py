@@ -1,0 +1,36 @@
+"""What a node keeps for a run, when the server begins that run again."""
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
+from fake_grid import FakeGrid
+from narrowcast.config import make_config
+from narrowcast.flower import FleetSettings, client_app, fleet
+from narrowcast.flower.federation import Federation
+from narrowcast.tasks import build
+
+
+@pytest.mark.parametrize("method", ["topk", "time-varying"])
+def test_a_run_begun_anew_is_the_run_once_more(
+    method: str, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same settings make the same run id: the nodes have the first run's model and private states."""
+    monkeypatch.setattr(fleet, "POLL_SECONDS", 0.001)
+    config = make_config(
+        {
+            "task": "digits", "method": method, "dim": 64, "width": 8, "clients": 4, "partition": "iid",
+            "cohort": 4, "rounds": 7, "lr": 0.1, "refresh": "2", "k": 40, "schedule": "constant",
+        }
+    )  # fmt: skip
+    task = build(config.task, config.task_options())
+    plan = config.plan(4, b"run-test")
+    grid = FakeGrid(client_app(config=config), 4, {"narrowcast-folder": str(tmp_path)})
+    thetas, lost = [], []
+    for _ in range(2):
+        run = Federation(task, config.build_method(4), plan, grid, FleetSettings(min_clients=4, wait=5.0))
+        lost.append(sum(record.lost for record in run))
+        thetas.append(run.theta.clone())
+    assert lost == [0, 0]
+    assert torch.equal(*thetas)
+    assert len(list(tmp_path.rglob("client-0-*"))) <= 3

@@ -1,0 +1,97 @@
+"""NarrowcastStrategy in a ServerApp of one's own: Flower's loop, the same model."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
+from flwr.app import ArrayRecord, Context, MetricRecord
+
+from fake_grid import FakeGrid
+from narrowcast.config import ConfigError, make_config
+from narrowcast.flower import FleetSettings, LoaderTask, ModelTask, NarrowcastStrategy, client_app, fleet
+from narrowcast.flower.federation import Federation
+
+CLIENTS, ROUNDS = 4, 6
+SETTINGS = {
+    "method": "time-varying", "dim": 40, "lr": 2.0, "refresh": "2", "clients": CLIENTS, "cohort": CLIENTS,
+    "schedule": "constant", "evaluate_every": 0,
+}  # fmt: skip
+FLEET = FleetSettings(min_clients=CLIENTS, wait=5.0)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "POLL_SECONDS", 0.001)
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def build(context: Context) -> LoaderTask:
+    draw = torch.Generator().manual_seed(int(context.node_config["partition-id"]))
+    x = torch.randn(50, 8, generator=draw)
+    return LoaderTask(make_model(), loss, DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=50))
+
+
+def grid() -> FakeGrid:
+    return FakeGrid(
+        client_app(build, config=make_config({"task": "custom", "rounds": ROUNDS, **SETTINGS})), CLIENTS
+    )
+
+
+def test_flowers_loop_trains_the_model_of_the_servers_own() -> None:
+    config = make_config({"task": "custom", "rounds": ROUNDS, **SETTINGS})
+    task = ModelTask(make_model(), clients=CLIENTS)
+    plan = config.plan(CLIENTS, b"run-test")
+    expected = Federation(task, config.build_method(CLIENTS), plan, grid(), FLEET)
+    records = list(expected)
+    strategy, model, seen = NarrowcastStrategy(make_model(), fleet=FLEET, **SETTINGS), make_model(), []
+
+    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+        seen.append(round)
+        return MetricRecord({"weights": len(arrays)})
+
+    result = strategy.start(grid(), num_rounds=ROUNDS, evaluate_fn=evaluate)
+    model.load_state_dict(result.arrays.to_torch_state_dict())
+    trained = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    assert torch.equal(trained, expected.theta)
+    assert [(r.up, r.down, r.loss) for r in strategy.records] == [(r.up, r.down, r.loss) for r in records]
+    assert strategy.records[-1].loss < 0.8 * strategy.records[0].loss
+    assert seen == list(range(ROUNDS + 1))
+    assert [m["bytes-up"] for m in result.train_metrics_clientapp.values()] == [r.up for r in records]
+
+
+def test_it_starts_from_the_arrays_it_is_given() -> None:
+    torch.manual_seed(4)
+    other = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    strategy = NarrowcastStrategy(make_model(), fleet=FLEET, **SETTINGS)
+    arrays = ArrayRecord(other.state_dict())
+    result = strategy.start(grid(), initial_arrays=arrays, num_rounds=1)
+    assert strategy.records[0].clients == CLIENTS  # nodes with another start are sent this one
+    trained = result.arrays.to_torch_state_dict()
+    way = sum((trained[name] - value).norm() for name, value in other.state_dict().items())
+    assert 0 < way < 2 * 40**0.5
+
+
+def test_a_node_that_fails_is_dropped() -> None:
+    strategy, there = NarrowcastStrategy(make_model(), fleet=FLEET, **SETTINGS), grid()
+    there.fault = lambda node, message: (
+        "out of memory" if node == 101 and message.metadata.group_id == "1" else message
+    )
+    strategy.start(there, num_rounds=3)
+    assert [r.dropped for r in strategy.records] == [{}, {"failed": 1}, {}]
+
+
+def test_a_wrong_setting_is_said_at_once() -> None:
+    with pytest.raises(ConfigError, match="unknown method 'zip'"):
+        NarrowcastStrategy(make_model(), method="zip")
+    with pytest.raises(RuntimeError, match="has not begun"):
+        NarrowcastStrategy(make_model(), **SETTINGS).summary()
