@@ -43,12 +43,17 @@ def locked(folder: Path) -> Iterator[None]:
 
 @lru_cache
 def commit() -> str:
-    """The commit of narrowcast's own source, "-dirty" where it was changed since; "" if it is no clone."""
-    asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    """The commit of narrowcast's own source, "-dirty" where that was changed since; "" if it is no clone."""
+    here = Path(__file__).parent
     try:
-        return subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
-    except OSError:
+        asked = (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", str(here)])
+        head, changed = (
+            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True).stdout.strip()
+            for words in asked
+        )
+    except OSError:  # no git
         return ""
+    return f"{head}-dirty" if head and changed else head
 
 
 def sync(f: io.BufferedWriter) -> None:
