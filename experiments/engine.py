@@ -137,8 +137,8 @@ def amortise(scratch: Path, quick: bool) -> list[Row]:
             settings = {
                 "task": "digits", "method": "time-varying", "dim": 512, "clients": total, "cohort": total,
                 "partition": "iid", "rounds": 3 if quick else 5, "lr": 1.0, "refresh": "2",
-                "evaluate-every": 0, "local-steps": steps, "local-batch": 8, "min-clients": total,
-                "timeout": 300.0, "folder": str(folder / "run"),
+                "evaluate-every": 0, "local-steps": steps, "local-batch": 8, "local-lr": 0.05,
+                "min-clients": total, "timeout": 300.0, "folder": str(folder / "run"),
             }  # fmt: skip
             app = write_app(folder / "app", settings)
             found = per_round(train(fleet, proxy, app, folder / "run"), NODES)

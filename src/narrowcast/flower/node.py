@@ -136,7 +136,8 @@ class Node:
         return model
 
     def _keep(self, model: Model) -> None:
-        same = model.base is self.theta0 or torch.equal(model.base, self.theta0)
+        # Where every download is the whole model, what the node had is of no use: it need not be kept.
+        same = self.method.whole_model or torch.equal(model.base, self.theta0)
         side = None if model.side is None else _bytes(model.side)
         kept = _Kept(model.version, model.stage, b"" if same else _bytes(model.base), side)
         self.shelf.put("model", msgspec.msgpack.encode(kept))
