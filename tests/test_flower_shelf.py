@@ -34,3 +34,23 @@ def test_a_run_begun_anew_is_the_run_once_more(
     assert lost == [0, 0]
     assert torch.equal(*thetas)
     assert len(list(tmp_path.rglob("client-0-*"))) <= 3
+
+
+@pytest.mark.parametrize("method", ["uncompressed", "fedavg"])
+def test_where_the_whole_model_is_sent_none_is_kept(method: str, tmp_path) -> None:
+    config = make_config(
+        {
+            "task": "digits",
+            "method": method,
+            "width": 8,
+            "clients": 2,
+            "partition": "iid",
+            "rounds": 2,
+            "lr": 0.1,
+        }
+    )
+    task = build(config.task, config.task_options())
+    grid = FakeGrid(client_app(config=config), 1, {"narrowcast-folder": str(tmp_path)})
+    run = Federation(task, config.build_method(2), config.plan(2, b"run-test"), grid, FleetSettings(wait=5.0))
+    assert all((record.clients, record.dropped) == (1, {}) for record in run)
+    assert all(path.stat().st_size < 100 for path in tmp_path.rglob("model"))
