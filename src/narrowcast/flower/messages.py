@@ -21,7 +21,7 @@ from narrowcast.wire import Bytes8, WireError
 
 RECORD = "narrowcast"  # the record of a message; those that follow are narrowcast.1, narrowcast.2, ...
 FIELD = "data"
-CHUNK = 4 << 20  # bytes a record: the quickest of 1 to 64 MiB, for a tenth of the memory (engine/sizes.md)
+CHUNK = 4 << 20  # bytes a record: about what Flower cuts its own arrays into
 MAX_CLIENTS = 1 << 20  # of one node
 
 Number = Annotated[int, Meta(ge=0, lt=1 << 32)]
