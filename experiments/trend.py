@@ -9,11 +9,10 @@ experiments/results/trend-NAME.md: mean and standard error of the metric over th
 from __future__ import annotations
 
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
-from narrowcast import compare
+from narrowcast import compare, files
 from narrowcast.report.summary import Summary, compression, reference, summarise
 from narrowcast.report.table import times
 
@@ -32,9 +31,7 @@ def main(name: str) -> None:
             assert ratio is not None
             by_label.setdefault(run.facts.label, []).append((run, times(ratio.up, ratio.down, ratio.total)))
         print(f"seed {seed}:", ", ".join(f"{r.facts.label} {r.metric:.4f}" for r in runs), flush=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
+    commit = files.commit()
     out = HERE / "results" / f"trend-{name}.md"
     out.parent.mkdir(exist_ok=True)
     out.write_text(_table(name, by_label, commit))

@@ -14,7 +14,7 @@ import xxhash
 from torch import Tensor
 
 from narrowcast import random, wire
-from narrowcast.methods.base import Accumulator, Method, Model, Server
+from narrowcast.methods.base import DENSE, Accumulator, Method, Model, Server
 from narrowcast.random import Key, Purpose
 from narrowcast.tasks.partition import IndexArray
 from narrowcast.wire import Message, Payload, WireError
@@ -55,6 +55,11 @@ def seal(round: Round, payload: Payload, weight: int = 0) -> bytes:
 def send_down(method: Method[Any], server: Server, round: Round, have: int | None) -> bytes:
     """What a client at version `have` lacks, encoded."""
     return seal(round, method.download(server, have))
+
+
+def is_fallback(method: Method[Any], down: bytes) -> bool:
+    """Whether a download is the whole model although the method has less to send."""
+    return not method.whole_model and wire.decode(down).payload.kind == DENSE
 
 
 def receive_down(

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+import xxhash
+
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file: whoever reads it, even after a crash, finds the old bytes or the new ones."""
@@ -28,6 +30,17 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def sealed(data: bytes) -> bytes:
+    """The bytes behind their digest: whoever reads them can tell whether they are whole."""
+    return xxhash.xxh3_64_digest(data) + data
+
+
+def unsealed(data: bytes) -> bytes | None:
+    """What was sealed; None: it is no longer whole."""
+    body = data[8:]
+    return body if xxhash.xxh3_64_digest(body) == data[:8] else None
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import math
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,6 +30,16 @@ class Layout(msgspec.Struct, frozen=True):
         """The vector as named tensors: views, not copies."""
         parts = torch.split(theta, [math.prod(shape) for shape in self.shapes])
         return {n: p.view(s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
+
+
+def to_bytes(vector: Tensor) -> bytes:
+    """A float32 vector as its bytes."""
+    return vector.detach().contiguous().numpy().tobytes()
+
+
+def from_bytes(data: bytes) -> Tensor:
+    """The float32 vector of these bytes, in memory of its own."""
+    return torch.from_numpy(np.frombuffer(data, np.float32).copy())
 
 
 class FlatParameters:

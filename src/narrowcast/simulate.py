@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from narrowcast import exchange, wire
+from narrowcast import exchange
 from narrowcast.exchange import Round
 from narrowcast.formats import FormatError
 from narrowcast.local import Group, Local, client_updates, summed_update
-from narrowcast.methods.base import DENSE, Accumulator, Diverged, Method, capped
+from narrowcast.methods.base import Accumulator, Diverged, Method, capped
 from narrowcast.plan import Plan
 from narrowcast.random import Key
 from narrowcast.records import RoundRecord
@@ -83,8 +83,7 @@ class Simulation(Training):
                 data = (
                     message if lag == mine else exchange.send_down(self.method, self.server, round, version)
                 )
-                fallback = not self.method.whole_model and wire.decode(data).payload.kind == DENSE
-                sent[lag] = len(data), fallback
+                sent[lag] = len(data), exchange.is_fallback(self.method, data)
             size, fallback = sent[lag]
             record.down += size
             record.down_first += size if version is None else 0

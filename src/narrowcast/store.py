@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 import torch
-import xxhash
 
+from narrowcast import files, flat
 from narrowcast.methods.base import Private
 
 # Bytes of states held in memory, a quarter of the machine's; those unused for longest go to disk.
@@ -144,27 +144,25 @@ class ClientStore:
         self._unwritten.discard(client)
 
     def _write(self, client: int) -> None:
-        body = to_bytes(self._held[client])
-        self._path(client, self._generation[client]).write_bytes(xxhash.xxh3_64_digest(body) + body)
+        sealed = files.sealed(to_bytes(self._held[client]))
+        self._path(client, self._generation[client]).write_bytes(sealed)
         self._unwritten.discard(client)
 
 
 def to_bytes(private: Private) -> bytes:
-    return msgspec.msgpack.encode({name: x.numpy().tobytes() for name, x in private.items()})
+    return msgspec.msgpack.encode({name: flat.to_bytes(x) for name, x in private.items()})
 
 
 def from_bytes(data: bytes) -> Private:
     vectors = msgspec.msgpack.decode(data, type=dict[str, bytes])
-    return {name: torch.frombuffer(bytearray(x), dtype=torch.float32) for name, x in vectors.items()}
+    return {name: flat.from_bytes(x) for name, x in vectors.items()}
 
 
 def _read(path: Path) -> Private | None:
     """The state in a file, if it is there and whole."""
     try:
-        data = path.read_bytes()
-        if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
-            return None
-        return from_bytes(data[8:])
+        body = files.unsealed(path.read_bytes())
+        return None if body is None else from_bytes(body)
     except (OSError, msgspec.DecodeError):
         return None
 

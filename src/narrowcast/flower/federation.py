@@ -18,13 +18,13 @@ import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from narrowcast import exchange, random, wire
+from narrowcast import exchange, flat, random, wire
 from narrowcast.exchange import Round
 from narrowcast.flower.fleet import Fleet, log
 from narrowcast.flower.messages import Answer, Have, Order, Upload, pack, unpack
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.formats import FormatError
-from narrowcast.methods.base import DENSE, Accumulator, Method
+from narrowcast.methods.base import Accumulator, Method
 from narrowcast.plan import Plan
 from narrowcast.random import Purpose
 from narrowcast.records import RoundRecord
@@ -105,7 +105,7 @@ class Federation(Training):
         have = self._believed(self.fleet.members[node].have)
         start = have.version
         down, dense = self._download(round, start)
-        theta0 = b"" if have.theta0 == self._digest0 else self.theta0.numpy().tobytes()
+        theta0 = b"" if have.theta0 == self._digest0 else flat.to_bytes(self.theta0)
         size = len(down) + len(theta0)
         record.down += size
         record.down_first += size if start is None else 0
@@ -122,7 +122,7 @@ class Federation(Training):
         lag, sent = self.method.lag(self.server, have), self._asked.sent
         if lag not in sent:
             down = exchange.send_down(self.method, self.server, round, have)
-            sent[lag] = down, not self.method.whole_model and wire.decode(down).payload.kind == DENSE
+            sent[lag] = down, exchange.is_fallback(self.method, down)
         return sent[lag]
 
     def _believed(self, have: Have) -> Have:

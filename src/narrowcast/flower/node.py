@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor
 
-from narrowcast import exchange, store, wire
+from narrowcast import exchange, flat, store, wire
 from narrowcast.config import RunConfig
 from narrowcast.exchange import Round
 from narrowcast.flower.messages import Answer, Have, Here, Order, Upload
@@ -108,7 +107,7 @@ class Node:
     def _theta0(self) -> Tensor:
         """What the server sent as theta0, where it had to; else what the task starts from."""
         own, sent = self.task.theta0(), self.shelf.get("theta0")
-        return _vector(sent) if sent is not None and len(sent) == 4 * own.numel() else own
+        return flat.from_bytes(sent) if sent is not None and len(sent) == 4 * own.numel() else own
 
     def _adopt(self, theta0: bytes) -> None:
         """Start from the server's theta0 from now on."""
@@ -118,7 +117,7 @@ class Node:
             )
         self.shelf.put("theta0", theta0)
         self.shelf.remove("model")
-        self.theta0 = _vector(theta0)
+        self.theta0 = flat.from_bytes(theta0)
         self.digest = wire.digest(self.theta0)
 
     def _model(self) -> Model:
@@ -127,8 +126,8 @@ class Node:
         if data is None:
             return self._newcomer()
         kept = msgspec.msgpack.decode(data, type=_Kept)
-        base = _vector(kept.base) if kept.base else self.theta0
-        side = _vector(kept.side) if kept.side is not None else None
+        base = flat.from_bytes(kept.base) if kept.base else self.theta0
+        side = flat.from_bytes(kept.side) if kept.side is not None else None
         return Model(kept.version, kept.stage, base, self.task.layout, side)
 
     def _newcomer(self) -> Model:
@@ -138,8 +137,8 @@ class Node:
     def _keep(self, model: Model) -> None:
         # Where every download is the whole model, what the node had is of no use: it need not be kept.
         same = self.method.whole_model or torch.equal(model.base, self.theta0)
-        side = None if model.side is None else _bytes(model.side)
-        kept = _Kept(model.version, model.stage, b"" if same else _bytes(model.base), side)
+        side = None if model.side is None else flat.to_bytes(model.side)
+        kept = _Kept(model.version, model.stage, b"" if same else flat.to_bytes(model.base), side)
         self.shelf.put("model", msgspec.msgpack.encode(kept))
 
     def _private(self, client: int, counted: int | None) -> Private | None:
@@ -160,11 +159,3 @@ class Node:
 
 def _name(client: int, round: int) -> str:
     return f"client-{client}-{round}"
-
-
-def _bytes(x: Tensor) -> bytes:
-    return x.numpy().tobytes()
-
-
-def _vector(data: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(data, np.float32).copy())

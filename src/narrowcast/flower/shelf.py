@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 from typing import Any, Protocol
 
-import xxhash
 from flwr.app import ConfigRecord, Context
 
 from narrowcast import files
@@ -45,12 +44,12 @@ class Folder:
 
     def get(self, name: str) -> bytes | None:
         try:
-            return _checked((self.path / name).read_bytes())
+            return files.unsealed((self.path / name).read_bytes())
         except OSError:
             return None
 
     def put(self, name: str, data: bytes) -> None:
-        files.write_atomically(self.path / name, _sealed(data))
+        files.write_atomically(self.path / name, files.sealed(data))
 
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
@@ -67,22 +66,13 @@ class Memory:
 
     def get(self, name: str) -> bytes | None:
         record = self.state.get(PREFIX + name)
-        return _checked(record["data"]) if record is not None else None
+        return files.unsealed(record["data"]) if record is not None else None
 
     def put(self, name: str, data: bytes) -> None:
-        self.state[PREFIX + name] = ConfigRecord({"data": _sealed(data)})
+        self.state[PREFIX + name] = ConfigRecord({"data": files.sealed(data)})
 
     def remove(self, name: str) -> None:
         self.state.pop(PREFIX + name, None)
 
     def names(self) -> list[str]:
         return sorted(name.removeprefix(PREFIX) for name in self.state if name.startswith(PREFIX))
-
-
-def _sealed(data: bytes) -> bytes:
-    return xxhash.xxh3_64_digest(data) + data
-
-
-def _checked(data: bytes) -> bytes | None:
-    body = data[8:]
-    return body if xxhash.xxh3_64_digest(body) == data[:8] else None

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from narrowcast.measure import rules
 from narrowcast.measure.results import Measured, Probe, Seed
-from narrowcast.report.table import plain_table
+from narrowcast.report.table import markdown_table, plain_table
 
 
 class Grid(NamedTuple):
@@ -93,8 +93,7 @@ def markdown(m: Measured, pictures: str = "", level: str = "##") -> str:
 
 def as_markdown(g: Grid) -> str:
     names = all(not row[0][:1].isdigit() for row in g.rows)
-    lines = [g.head, ["---" if names else "---:"] + ["---:"] * (len(g.head) - 1), *g.rows]
-    return "\n".join("| " + " | ".join(row) + " |" for row in lines)
+    return markdown_table(g.head, g.rows, left=int(names))
 
 
 def page(m: Measured, command: str) -> str:

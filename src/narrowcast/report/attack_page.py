@@ -5,6 +5,7 @@ from __future__ import annotations
 from narrowcast.privacy.results import Case, Summary, Upload
 from narrowcast.report import attack_table
 from narrowcast.report.attack_table import Line, plus_minus
+from narrowcast.report.table import markdown_table
 
 FULL = Upload("uncompressed")
 ENOUGH = 10  # images from which the intervals mean something
@@ -98,7 +99,7 @@ The upload of one image, by the better of the two attacks for each entry. Knowin
 is {n.nothing.psnr:.1f} dB and {n.nothing.identified}/{n.nothing.images} identified; the full gradient gives
 {said(n.best(FULL, "honest"))}. In brackets: the gain over the mean picture, image by image.
 
-{attack_table.markdown_table(head, by_d, 1)}
+{markdown_table(head, by_d)}
 
 Methods that send about as many numbers: {_others(n)}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from narrowcast.privacy.results import Case, Picture, Result, Summary, Upload
-from narrowcast.report.table import plain_table
+from narrowcast.report.table import markdown_table, plain_table
 from narrowcast.report.units import format_bytes
 
 NAMES = {"dlg": "DLG", "invert": "inverting gradients"}
@@ -116,11 +116,6 @@ def cells(r: Line) -> list[str]:
 
 
 HEAD = ["upload", "attack", "attacker", "PSNR, dB", "gain, dB", "SSIM", "identified among 100"]
-
-
-def markdown_table(head: list[str], rows: list[list[str]], left: int = 1) -> str:
-    rule = ["---"] * left + ["---:"] * (len(head) - left)
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *rows])
 
 
 def main_table(summary: Summary) -> str:

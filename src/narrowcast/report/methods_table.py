@@ -15,6 +15,7 @@ from narrowcast.config import RunConfig
 from narrowcast.flags import flag, off
 from narrowcast.methods import METHODS, MethodOptions
 from narrowcast.methods.about import About
+from narrowcast.report.table import markdown_table
 
 BEGIN, END = "<!-- methods: begin -->", "<!-- methods: end -->"
 # The settings of a run that an option stands for, where they are not just one of the same name.
@@ -122,8 +123,8 @@ def markdown(rows: list[MethodRow]) -> str:
         for r in rows
         for a in [r.about]
     ]
-    lines = [head, ["---"] * len(head), *([cell.replace("|", r"\|") for cell in row] for row in cells)]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in cells]
+    table = markdown_table(head, escaped, left=len(head))
     return "\n\n".join([table, *map(_section, rows)])
 
 

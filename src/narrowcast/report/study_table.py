@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowcast.report.summary import Compression
-from narrowcast.report.table import times
+from narrowcast.report.table import markdown_table, times
 from narrowcast.report.units import format_bytes
 from narrowcast.study import Outcome, Study, Tuning
 
@@ -76,12 +76,6 @@ def _settings(settings: dict[str, Any]) -> str:
     return ", ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in settings.items())
 
 
-def _markdown(head: list[str], left: int, rows: list[list[str]]) -> str:
-    """A table whose first `left` columns are words."""
-    rule = ["---"] * left + ["---:"] * (len(head) - left)
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *rows])
-
-
 def markdown(study: Study, outcomes: list[Outcome], command: str, commit: str, missing: list[str]) -> str:
     """The page: how it was made, the results, the sweep."""
     facts = next(run.facts for o in outcomes for run in o.runs)
@@ -93,7 +87,7 @@ def markdown(study: Study, outcomes: list[Outcome], command: str, commit: str, m
         f"The {facts.metric} is that of the test set after the last round, read once; +-: standard error "
         "over the seeds. Up and down: bytes of a run as encoded, all clients, mean over the seeds. "
         "Compression: bytes of the uncompressed run over bytes of the run; total is the harmonic mean.",
-        _markdown(head, 2, [_cells(line) for line in lines(outcomes)]),
+        markdown_table(head, [_cells(line) for line in lines(outcomes)], left=2),
         *_failures(outcomes, missing),
         *(_tuning(study.tuning, outcomes, facts.metric) if study.tuning else []),
     ]
@@ -106,7 +100,7 @@ def _tuning(t: Tuning, outcomes: list[Outcome], metric: str) -> list[str]:
         f"Runs of at most {t.epochs:g} epochs with seed {t.seed} on a held-out tenth of the training set; a "
         f"grid by the factor {t.factor:g}: three rates, then one more while the best lies on the border, "
         f"{t.most} at most. {metric.capitalize()} on the held-out part; the chosen rate is bold.",
-        _markdown(["method", "lr: result"], 2, [_sweep(o) for o in outcomes]),
+        markdown_table(["method", "lr: result"], [_sweep(o) for o in outcomes], left=2),
     ]
 
 

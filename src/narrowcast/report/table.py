@@ -93,5 +93,10 @@ def plain_table(head: list[str], rows: list[list[str]], caption: str) -> Table:
 
 def markdown(runs: list[Summary]) -> str:
     titles = [title.replace("\n", " ") for title in head(runs)]
-    lines = [titles, ["---"] + ["---:"] * (len(titles) - 1), *rows(runs)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{caption(runs)}\n"
+    return f"{markdown_table(titles, rows(runs))}\n\n{caption(runs)}\n"
+
+
+def markdown_table(head: list[str], rows: list[list[str]], left: int = 1) -> str:
+    """A table whose first `left` columns are words, the others numbers."""
+    rule = ["---"] * left + ["---:"] * (len(head) - left)
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *rows])

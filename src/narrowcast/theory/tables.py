@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from narrowcast.report.table import plain_table
+from narrowcast.report.table import markdown_table, plain_table
 from narrowcast.theory.checks import Check, checks
 from narrowcast.theory.dimension import Quantile, proportion
 from narrowcast.theory.study import KINDS, Result
@@ -56,9 +56,7 @@ def markdown(results: Sequence[Result], pictures: str = "") -> str:
     """All tables; `pictures` is the folder in which the pictures lie, seen from the page."""
     parts = []
     for g in grids(results):
-        rule = ["---"] * 2 + ["---:"] * (len(g.head) - 2)
-        table = "\n".join("| " + " | ".join(row) + " |" for row in [g.head, rule, *g.rows])
-        parts += [f"## {g.title}", table, g.caption]
+        parts += [f"## {g.title}", markdown_table(g.head, g.rows, left=2), g.caption]
     parts.append("## Loss against epochs")
     parts += [f"![{r.dimension.title}]({pictures}{r.spec.problem}.png)" for r in results]
     return "\n\n".join(parts) + "\n"
