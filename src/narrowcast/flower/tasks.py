@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from narrowcast.flat import FlatParameters
-from narrowcast.tasks.base import Batch
-from narrowcast.tasks.partition import IndexArray
+from narrowcast.tasks.batch import Batch
+from narrowcast.tasks.module import ModuleTask
 
 BatchLoss = Callable[[nn.Module, Any], Tensor]  # (model, what the loader yields) -> the batch's mean loss
 Evaluate = Callable[[nn.Module], dict[str, float]]
 
 
-class ModelTask:
+class ModelTask(ModuleTask):
     """A model to be trained elsewhere: theta0, a layout, and an evaluation where one is given."""
-
-    name = "custom"
 
     def __init__(
         self,
@@ -32,18 +29,14 @@ class ModelTask:
         metric: str = "accuracy",
         higher_is_better: bool = True,
     ) -> None:
-        self.module, self._evaluate = module, evaluate
-        self.metric, self.higher_is_better = metric, higher_is_better
-        self.clients: Sequence[IndexArray] = [np.zeros(0, np.int64)] * clients
-        self.flat = FlatParameters(module)
-        self.layout = self.flat.layout
-        self._theta0 = self.flat.theta.clone()
-
-    def theta0(self) -> Tensor:
-        return self._theta0.clone()
-
-    def buffer(self) -> Tensor:
-        return self.flat.theta
+        super().__init__(
+            module,
+            clients=[np.zeros(0, np.int64)] * clients,
+            name="custom",
+            metric=metric,
+            higher_is_better=higher_is_better,
+        )
+        self._evaluate = evaluate
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         if self._evaluate is None:
@@ -53,18 +46,8 @@ class ModelTask:
         with torch.no_grad():
             return self._evaluate(self.module)
 
-    def state_dict(self, theta: Tensor) -> dict[str, Tensor]:
-        self.flat.load(theta)
-        return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
-
-    def loss(self, theta: Tensor, batch: Batch) -> float:
+    def objectives(self, batch: Batch) -> Iterator[Tensor]:
         raise NotImplementedError("the server has no data: clients take the gradients")
-
-    def gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
-        raise NotImplementedError("the server has no data: clients take the gradients")
-
-    def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
-        return (self.gradient(theta, batch) for batch in batches)
 
 
 class LoaderTask(ModelTask):
@@ -84,24 +67,7 @@ class LoaderTask(ModelTask):
             raise ValueError("the loader's data set is empty: a client needs at least one example")
         self.clients = [np.arange(count)]
 
-    def loss(self, theta: Tensor, batch: Batch) -> float:
-        self.flat.load(theta)
-        self.module.train()
-        with torch.no_grad():
-            return sum(float(loss) for loss in self._losses(batch))
-
-    def gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
-        self.flat.load(theta)
-        self.module.train()
-        self.flat.grad.zero_()
-        self.flat.attach_grad()
-        total = 0.0
-        for loss in self._losses(batch):
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
-        return total, self.flat.grad
-
-    def _losses(self, batch: Batch) -> Iterator[Tensor]:
+    def objectives(self, batch: Batch) -> Iterator[Tensor]:
         """The parts of the objective: each chunk's mean loss times its share of the weight."""
         if batch.weight.numel() > 1 and not torch.equal(
             batch.weight, batch.weight[:1].expand_as(batch.weight)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, islice
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from narrowcast.flat import FlatParameters, Layout
+from narrowcast.flat import Layout
 from narrowcast.random import Key
+from narrowcast.tasks.batch import Batch as Batch
+from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import IndexArray, Partition
 from narrowcast.tasks.side_by_side import plain_layers, sgd_step
 
@@ -24,14 +26,6 @@ Examples = tuple[Tensor, Tensor]  # (inputs, targets)
 MOST_AT_ONCE = 50  # clients whose gradients are taken together (docs/performance.md)
 MEMORY_AT_ONCE = 1 << 26  # bytes of their gradients
 CACHE_AT_ONCE = 5 << 20  # bytes of the weights of clients that walk side by side
-
-
-class Batch(NamedTuple):
-    """Examples by index, with the weight of each: the objective is the weighted sum of their losses."""
-
-    index: IndexArray  # type: ignore[assignment]  # (B,); hides tuple.index, which nobody needs here
-    weight: Tensor  # (B,), sums to 1 for a mean
-    key: Key  # for augmentation: the same key and index give the same picture
 
 
 class Task(Protocol):
@@ -72,7 +66,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
-class TorchTask:
+class TorchTask(ModuleTask):
     """Any module, per-example loss and tensors of examples as a task.
 
     `loss(outputs, targets)` returns one loss an example (torch's losses do with reduction="none"), because
@@ -97,11 +91,10 @@ class TorchTask:
         name: str = "task",
         chunk: int = 1024,
     ) -> None:
-        self.name, self.module, self.clients, self.chunk = name, module, clients, chunk
-        self.metric, self.higher_is_better = metric, higher_is_better
-        self.flat = FlatParameters(module)
-        self.layout = self.flat.layout
-        self._theta0 = self.flat.theta.clone()
+        super().__init__(
+            module, clients=clients, name=name, metric=metric, higher_is_better=higher_is_better
+        )
+        self.chunk = chunk
         self._loss, self._metrics, self._augment, self._prepare = loss, metrics, augment, prepare
         self._train, self._test = train, test
         self._vmap = True
@@ -110,29 +103,11 @@ class TorchTask:
         _check_examples(test, "test")
         _check_clients(clients, len(train[1]))
 
-    def theta0(self) -> Tensor:
-        return self._theta0.clone()
-
-    def buffer(self) -> Tensor:
-        return self.flat.theta
-
-    def loss(self, theta: Tensor, batch: Batch) -> float:
-        self.flat.load(theta)
-        self._training()
-        with torch.no_grad():
-            return sum(float(self._objective(batch, part)) for part in self._parts(batch))
-
-    def gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
-        self.flat.load(theta)
-        self._training()
-        self.flat.grad.zero_()
-        self.flat.attach_grad()
-        total = 0.0
-        for part in self._parts(batch):
-            objective = self._objective(batch, part)
-            objective.backward()  # type: ignore[no-untyped-call]
-            total += float(objective.detach())
-        return total, self.flat.grad
+    def objectives(self, batch: Batch) -> Iterator[Tensor]:
+        for start in range(0, len(batch.index), self.chunk):
+            part = slice(start, start + self.chunk)
+            x, y = self._examples(torch.as_tensor(batch.index[part]), batch.key)
+            yield self._losses(self.module(x), y) @ batch.weight[part]
 
     def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
         """By torch.func over chunks of equal-sized batches that fit in memory; big models one by one."""
@@ -208,24 +183,8 @@ class TorchTask:
         x, y = self._train[0][index], self._train[1][index]
         return self._inputs(x if self._augment is None else self._augment(x, index, key)), y
 
-    def _training(self) -> None:
-        if not self.module.training:  # setting it walks the whole module: a tenth of a small step
-            self.module.train()
-
     def _inputs(self, stored: Tensor) -> Tensor:
         return stored if self._prepare is None else self._prepare(stored)
-
-    def state_dict(self, theta: Tensor) -> dict[str, Tensor]:
-        self.flat.load(theta)
-        return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
-
-    def _parts(self, batch: Batch) -> list[slice]:
-        return [slice(i, i + self.chunk) for i in range(0, len(batch.index), self.chunk)]
-
-    def _objective(self, batch: Batch, part: slice) -> Tensor:
-        index = torch.as_tensor(batch.index[part])
-        x, y = self._examples(index, batch.key)
-        return self._losses(self.module(x), y) @ batch.weight[part]
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         losses = self._loss(outputs, y)
