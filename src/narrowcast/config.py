@@ -147,6 +147,23 @@ class RunConfig(BaseModel):
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         4.0, description="its scale: W + alpha/r B A"
     )
+    freeze: str | None = Field(
+        None, description="regular expression: parameters whose name has a match are not trained"
+    )
+    examples: Positive | None = Field(None, description="train on so many examples (default: all)")
+    test_examples: Positive | None = Field(None, description="evaluate on so many (default: all)")
+    model: str | None = Field(
+        None, description="of a task over text: a folder, a name on the hub, minilm, smollm2, or tiny"
+    )
+    tokens: Annotated[int, Field(ge=8, le=1 << 20)] | None = Field(
+        None, description="of the longest sequence of a task over text (default: the task's)"
+    )
+    precision: Literal["f32", "bf16"] = Field(
+        "f32", description="a text model computes in; theta and messages do not change"
+    )
+    checkpointing: bool = Field(
+        False, description="a text model computes its activations twice instead of keeping them"
+    )
     data: str | None = Field(None, description="folder of the data (default: NARROWCAST_DATA)")
     validation: bool = Field(
         False, description="evaluate on a held-out tenth of the training set, to tune rates"
@@ -208,6 +225,13 @@ class RunConfig(BaseModel):
             trainable=self.trainable,
             lora_rank=self.lora_rank,
             lora_alpha=self.lora_alpha,
+            freeze=self.freeze,
+            examples=self.examples,
+            test_examples=self.test_examples,
+            model=self.model,
+            tokens=self.tokens,
+            precision=self.precision,
+            checkpointing=self.checkpointing,
         )
 
     def method_options(self, clients: int = 1) -> MethodOptions:

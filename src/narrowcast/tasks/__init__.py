@@ -28,8 +28,13 @@ TASKS: dict[str, Builder] = {
     "mnist": _lazy("mnist"),
     "cifar10": _lazy("cifar10"),
     "cifar10-small": _lazy("cifar10", "build_small"),
+    "sst2": _lazy("text.sst2"),
+    "personachat": _lazy("text.personachat"),
+    "text-lm": _lazy("text.text_lm"),
     "quadratic": _lazy("quadratic"),
 }
+
+TEXT = ("sst2", "personachat", "text-lm")
 
 
 def build(name: str, options: TaskOptions) -> Task:
@@ -38,4 +43,8 @@ def build(name: str, options: TaskOptions) -> Task:
         raise ValueError("this run's task is its program's own: go on with it, or load its model, from there")
     if name not in TASKS:
         raise ValueError(f"there is no task {name!r}: choose one of {', '.join(TASKS)}")
+    if name not in TEXT and (said := options.for_text()):
+        raise ValueError(
+            f"{', '.join(said)}: only the tasks over text ({', '.join(TEXT)}) have a choice of that"
+        )
     return TASKS[name](options)

@@ -91,9 +91,7 @@ class TorchTask(ModuleTask):
         name: str = "task",
         chunk: int = 1024,
     ) -> None:
-        super().__init__(
-            module, clients=clients, name=name, metric=metric, higher_is_better=higher_is_better
-        )
+        super().__init__(module, clients=clients, name=name, metric=metric, higher_is_better=higher_is_better)
         self.chunk = chunk
         self._loss, self._metrics, self._augment, self._prepare = loss, metrics, augment, prepare
         self._train, self._test = train, test

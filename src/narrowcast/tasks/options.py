@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from narrowcast import random
 from narrowcast.random import MASK64, Key, Purpose
 from narrowcast.tasks import partition
-from narrowcast.tasks.partition import Partition
+from narrowcast.tasks.partition import IndexArray, Partition
 
 if TYPE_CHECKING:  # the options themselves need no torch
     from narrowcast.tasks.base import Examples
@@ -25,6 +25,7 @@ PARTITIONS = ("class", "iid", "dirichlet", "natural")
 DATA_VARIABLE = "NARROWCAST_DATA"
 EXAMPLES_PER_CLIENT = 5  # the paper's: 50 000 images, 10 000 clients
 HELD_OUT = 10  # one in ten examples of the training set
+PRECISIONS = ("f32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class TaskOptions:
     """None leaves a choice to the task. Everything random about the task follows from `key`.
 
     `validation` holds a keyed tenth of the training set out and evaluates on it instead of the test set, so
-    that rates can be tuned without reading the test set. `trainable` chooses what is trained and sent at all:
-    see trainable.restrict.
+    that rates can be tuned without reading the test set. `examples` and `test_examples` keep so many of each
+    set, the same tests for every key. `trainable` and `freeze` choose what is trained and sent at all: see
+    trainable.restrict. The rest is for the tasks over text: see tasks/text.
     """
 
     key: Key
@@ -46,6 +48,13 @@ class TaskOptions:
     trainable: str = "all"
     lora_rank: int = 4
     lora_alpha: float = 4.0
+    freeze: str | None = None
+    examples: int | None = None
+    test_examples: int | None = None
+    model: str | None = None
+    tokens: int | None = None
+    precision: str = "f32"
+    checkpointing: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.key <= MASK64:
@@ -66,14 +75,40 @@ class TaskOptions:
             raise ValueError(f"LoRA's rank is at least 1, got {self.lora_rank}")
         if not (math.isfinite(self.lora_alpha) and self.lora_alpha > 0):
             raise ValueError(f"LoRA needs a finite alpha > 0, got {self.lora_alpha}")
+        for name, number in (("examples", self.examples), ("test_examples", self.test_examples)):
+            if number is not None and number < 1:
+                raise ValueError(f"a task needs at least one example, got {name}={number}")
+        if self.tokens is not None and self.tokens < 8:
+            raise ValueError(f"a sequence of fewer than 8 tokens holds nothing, got tokens={self.tokens}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(
+                f"there is no precision {self.precision!r}: choose one of {', '.join(PRECISIONS)}"
+            )
+
+    def for_text(self) -> list[str]:
+        """Those of the choices that only a task over text understands, where they were made."""
+        made = {
+            "model": self.model is not None,
+            "tokens": self.tokens is not None,
+            "precision": self.precision != "f32",
+            "checkpointing": self.checkpointing,
+        }
+        return [name for name, chosen in made.items() if chosen]
 
 
 def split(
-    options: TaskOptions, labels: ArrayLike, ids: ArrayLike | None = None, own: str = "class"
+    options: TaskOptions,
+    labels: ArrayLike,
+    ids: ArrayLike | None = None,
+    own: str = "class",
+    clients: int | None = None,
 ) -> Partition:
-    """The examples cut into clients as the options say; `own` is the task's default, `ids` natural owners."""
+    """The examples cut into clients as the options say.
+
+    `own` and `clients` are the task's defaults (None: five examples each), `ids` the natural owners.
+    """
     examples = len(np.asarray(labels))
-    clients = max(1, examples // EXAMPLES_PER_CLIENT) if options.clients is None else options.clients
+    clients = options.clients or clients or max(1, examples // EXAMPLES_PER_CLIENT)
     match options.partition or own:
         case "class":
             return partition.by_class(labels, clients, options.key)
@@ -86,30 +121,71 @@ def split(
 
 
 def _natural(options: TaskOptions, ids: ArrayLike | None) -> Partition:
+    """One client an owner; with `clients`, so many of them by the key."""
     if ids is None:
         raise ValueError(
             "this task's examples have no natural owners (writers, speakers): choose partition 'class', "
             "'iid' or 'dirichlet'"
         )
     cut = partition.natural(ids)
-    if options.clients not in (None, len(cut)):
+    if options.clients is None or options.clients == len(cut):
+        return cut
+    if options.clients > len(cut):
         raise ValueError(
-            f"the data has {len(cut)} natural clients, not {options.clients}: leave clients unset"
+            f"the data has {len(cut)} natural clients, fewer than {options.clients}: ask for no more"
         )
-    return cut
+    kept = np.sort(random.permuted(random.derive(options.key, Purpose.DATA, 1), len(cut))[: options.clients])
+    return Partition(np.concatenate([cut[c] for c in kept]), [len(cut[c]) for c in kept])
+
+
+class Chosen(NamedTuple):
+    """Which examples a run trains on, and which it is judged by."""
+
+    train: IndexArray  # of the training set
+    test: IndexArray  # of the test set, or of the training set where some of it is held out
+    held_out: bool
+
+
+def choose(options: TaskOptions, train: int, test: int) -> Chosen:
+    """By the options, of so many: a keyed tenth of the training set held out, and no more than asked for."""
+    keep, judge = np.arange(train), np.arange(test)
+    if options.validation:
+        held = train // HELD_OUT
+        if held < 1:
+            raise ValueError(f"a tenth of {train} examples is none: validation needs at least {HELD_OUT}")
+        order = random.permuted(random.derive(options.key, Purpose.DATA), train)
+        judge, keep = np.sort(order[:held]), np.sort(order[held:])
+    return Chosen(
+        _some(keep, options.examples, options.key), _some(judge, options.test_examples, 0), options.validation
+    )
+
+
+def _some(index: IndexArray, count: int | None, key: Key) -> IndexArray:
+    """`count` of them by the key, in order; all where there are no more."""
+    if count is None or count >= len(index):
+        return index
+    return index[np.sort(random.permuted(random.derive(key, Purpose.DATA, 2), len(index))[:count])]
 
 
 def hold_out(options: TaskOptions, train: Examples, test: Examples) -> tuple[Examples, Examples]:
-    """(train, test) as they are, or for validation (nine tenths of train, its keyed tenth)."""
-    if not options.validation:
+    """(train, test) as they are, or what the options choose of them."""
+    if not (options.validation or options.examples or options.test_examples):
         return train, test
-    examples = len(train[1])
-    held = examples // HELD_OUT
-    if held < 1:
-        raise ValueError(f"a tenth of {examples} examples is none: validation needs at least {HELD_OUT}")
-    order = random.permuted(random.derive(options.key, Purpose.DATA), examples)
-    out, kept = np.sort(order[:held]), np.sort(order[held:])
-    return (train[0][kept], train[1][kept]), (train[0][out], train[1][out])
+    chosen = choose(options, len(train[1]), len(test[1]))
+    judge = train if chosen.held_out else test
+    return (train[0][chosen.train], train[1][chosen.train]), (judge[0][chosen.test], judge[1][chosen.test])
+
+
+def data_roots() -> list[Path]:
+    """Where data is looked for when no folder is named: NARROWCAST_DATA, then the cache of the user."""
+    variable = os.environ.get(DATA_VARIABLE)
+    return [*([Path(variable)] if variable else []), data_cache()]
+
+
+def data_cache() -> Path:
+    """Where `narrowcast data` puts what it fetches, unless told otherwise."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "narrowcast"
 
 
 def find_data(
@@ -123,18 +199,18 @@ def find_data(
 ) -> Path:
     """The first folder that has the data: DIR and DIR/<folders>, or `system` when no DIR was given.
 
-    DIR is `options.data`, else the environment variable NARROWCAST_DATA. A DIR that was asked for by option
-    is the only place searched: other data than the asked for would go unnoticed.
+    DIR is `options.data`, else the environment variable NARROWCAST_DATA, else where `narrowcast data` puts
+    what it fetches. A DIR that was asked for by option is the only place searched: other data than the
+    asked for would go unnoticed.
     """
-    variable = os.environ.get(DATA_VARIABLE)
-    root = options.data if options.data is not None else Path(variable) if variable else None
-    places = [] if root is None else [root, *(root / folder for folder in folders)]
+    roots = [options.data] if options.data is not None else data_roots()
+    places = [place for root in roots for place in (root, *(root / folder for folder in folders))]
     if options.data is None:
         places += system
     for place in places:
         if present(place):
             return place
-    tried = ", ".join(map(str, places)) or f"nowhere: neither --data nor {DATA_VARIABLE} is set"
+    tried = ", ".join(map(str, places))
     raise FileNotFoundError(
         f"needed: {needed}. Searched: {tried}. To get it: {how}; then pass its folder as --data DIR or set "
         f"{DATA_VARIABLE}"

@@ -55,6 +55,10 @@ class Partition(Sequence[IndexArray]):
     def __iter__(self) -> Iterator[IndexArray]:
         return (self[c] for c in range(len(self)))
 
+    def renumbered(self, kept: IndexArray) -> Partition:
+        """The same clients where only the examples `kept`, in rising order, are left."""
+        return Partition(np.searchsorted(kept, self.order), np.diff(self.offsets))
+
     def within(self, examples: int) -> bool:
         """Whether every client's examples are of 0 .. examples - 1, without a look at each client."""
         return not len(self.order) or bool(self.order.min() >= 0 and self.order.max() < examples)

@@ -28,8 +28,12 @@ def restrict(module: nn.Module, options: TaskOptions) -> nn.Module:
     biases   BitFit (Ben Zaken et al. 2022): every bias, and the head, which is the last linear or convolution
              layer as the modules are listed
     lora     W + (alpha / r) B A on every linear and convolution layer (Hu et al. 2022), by PEFT: W and the
-             biases frozen, A (r, in) from the key, B (out, r) zero, so that the model starts as it was
+             biases frozen, A (r, in) from the key, B (out, r) zero, so that the model starts as it was; not
+             on a last layer that shares the weights of the embedding
+
+    `options.freeze` is a regular expression: parameters whose name has a match stay as they are.
     """
+    _freeze(module, options.freeze)
     match options.trainable:
         case "biases":
             return _biases_and_head(module)
@@ -37,6 +41,20 @@ def restrict(module: nn.Module, options: TaskOptions) -> nn.Module:
             return _adapters(module, options)
         case _:
             return module
+
+
+def _freeze(module: nn.Module, pattern: str | None) -> None:
+    if pattern is None:
+        return
+    try:
+        found = [p for name, p in module.named_parameters() if re.search(pattern, name)]
+    except re.error as error:
+        raise ValueError(f"freeze {pattern!r} is no regular expression: {error}") from None
+    if not found:
+        some = ", ".join(name for name, _ in list(module.named_parameters())[:3])
+        raise ValueError(f"freeze {pattern!r} matches no parameter; they are called {some}, ...")
+    for p in found:
+        p.requires_grad_(False)
 
 
 def _layers(module: nn.Module) -> dict[str, nn.Module]:
@@ -60,7 +78,7 @@ def _biases_and_head(module: nn.Module) -> nn.Module:
 
 def _adapters(module: nn.Module, options: TaskOptions) -> nn.Module:
     peft = _peft()
-    layers = _layers(module)
+    layers = {name: part for name, part in _layers(module).items() if not _tied(module, part)}
     if "" in layers:
         raise ValueError(
             f"LoRA wraps the layers inside a module, and this one is a {type(module).__name__} itself: "
@@ -74,6 +92,13 @@ def _adapters(module: nn.Module, options: TaskOptions) -> nn.Module:
     module = peft.inject_adapter_in_model(config, module)
     _start(module, random.derive(options.key, Purpose.INIT, 0, ADAPTERS))
     return module
+
+
+def _tied(module: nn.Module, layer: nn.Module) -> bool:
+    """Whether it is a last layer with the weights of the embedding, which an adapter would pull apart."""
+    ends = (getattr(module, f"get_{which}_embeddings", lambda: None)() for which in ("input", "output"))
+    first, last = (getattr(end, "weight", None) for end in ends)
+    return first is not None and last is first and layer.weight is first
 
 
 @torch.no_grad()

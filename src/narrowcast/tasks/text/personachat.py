@@ -1,0 +1,107 @@
+"""PersonaChat: what would somebody with this persona answer? The paper's third task, a client a persona."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from narrowcast.tasks.files import DataError
+from narrowcast.tasks.options import TaskOptions, choose, find_data, split
+from narrowcast.tasks.text import dialogues
+from narrowcast.tasks.text.models import language_model
+from narrowcast.tasks.text.ragged import Ragged
+from narrowcast.tasks.text.task import LanguageModel, Texts, checked
+from narrowcast.tasks.text.tokens import Tokens
+
+MODEL = "openai-community/gpt2"  # the paper's, 124 million parameters
+TOKENS = 128
+HISTORY = 3  # utterances before the reply that the model sees
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One example: the reply is scored, the rest is given."""
+
+    persona: tuple[str, ...]
+    history: tuple[str, ...]
+    reply: str
+
+
+def find(options: TaskOptions) -> Path:
+    return find_data(
+        options,
+        dialogues.present,
+        folders=("personachat",),
+        needed=f"PersonaChat as one of: {dialogues.JSON}; {', '.join(dialogues.TEXT)}; {dialogues.LINES}; "
+        "plain or .xz or .gz",
+        how=f"fetch https://s3.amazonaws.com/datasets.huggingface.co/personachat/{dialogues.JSON}",
+    )
+
+
+@cache
+def load(folder: Path) -> tuple[list[Reply], list[Reply]]:
+    """(train, valid): every utterance by the holder of a persona."""
+    parts: dict[str, list[Reply]] = {"train": [], "valid": []}
+    for d in dialogues.load(folder):
+        for i in range(d.owner, len(d.utterances), 2):
+            if d.utterances[i].strip():
+                parts[d.split].append(
+                    Reply(d.persona, d.utterances[max(0, i - HISTORY) : i], d.utterances[i])
+                )
+    if not all(parts.values()):
+        raise DataError(f"{folder} has no dialogues to train on, or none to be judged by")
+    return parts["train"], parts["valid"]
+
+
+def owners(replies: list[Reply]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The number of each reply's persona, in the order in which they first come.
+
+    A persona is its sentences in any order: PersonaChat shuffles them from dialogue to dialogue.
+    """
+    numbers: dict[tuple[str, ...], int] = {}
+    return np.array([numbers.setdefault(tuple(sorted(r.persona)), len(numbers)) for r in replies], np.int64)
+
+
+def encode(replies: list[Reply], tokens: Tokens, most: int) -> Texts:
+    """Persona, history, reply and a line's end as at most `most` tokens: a long history loses its start."""
+    heads = tokens.encode([f"Persona: {' '.join(r.persona)}\n" for r in replies])
+    pasts = tokens.encode(
+        ["".join(f"{_who(r, i)}: {u}\n" for i, u in enumerate(r.history)) + "A:" for r in replies]
+    )
+    tails = tokens.encode([f" {r.reply}\n" for r in replies])
+    sequences, scored = [], []
+    for head, past, tail in zip(heads, pasts, tails, strict=True):
+        tail = tail[: most // 2]
+        head = head[: most // 4]
+        room = most - len(tokens.begin) - len(head) - len(tail)
+        sequences.append([*tokens.begin, *head, *past[-room:], *tail])
+        scored.append(len(tail))
+    return checked(Ragged(sequences), scored)
+
+
+def _who(reply: Reply, i: int) -> str:
+    """A holds the persona and speaks next, so the last of the history is B's."""
+    return "B" if (len(reply.history) - i) % 2 else "A"
+
+
+def build(options: TaskOptions) -> LanguageModel:
+    """A causal language model; one client a persona, or `clients` of them."""
+    train, valid = load(find(options))
+    chosen = choose(options, len(train), len(valid))
+    replies = [train[i] for i in chosen.train]
+    clients = split(options, np.zeros(len(replies)), owners(replies), own="natural")
+    used = np.sort(clients.order)  # not all, where clients were chosen
+    module, tokens = language_model(options, MODEL)
+    most = options.tokens or TOKENS
+    source = train if chosen.held_out else valid
+    return LanguageModel(
+        module,
+        train=encode([replies[i] for i in used], tokens, most),
+        test=encode([source[i] for i in chosen.test], tokens, most),
+        clients=clients.renumbered(used),
+        name="personachat",
+        bf16=options.precision == "bf16",
+    )

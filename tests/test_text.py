@@ -1,0 +1,484 @@
+"""Tasks over text: batches by length, losses and gradients against one sequence at a time, models, files."""
+
+import gzip
+import lzma
+import os
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+pytest.importorskip("transformers", reason="needs the extra narrowcast[text]")
+import transformers
+
+from narrowcast.tasks import build
+from narrowcast.tasks.batch import Batch
+from narrowcast.tasks.files import DataError
+from narrowcast.tasks.options import TaskOptions, data_cache
+from narrowcast.tasks.text import models, personachat, sst2, text_lm
+from narrowcast.tasks.text.ragged import Ragged, by_length
+from narrowcast.tasks.text.task import Classifier, LanguageModel, checked
+from narrowcast.tasks.text.tokens import ByteTokens, PretrainedTokens
+from text_data import write_json, write_lines, write_sst2, write_text
+
+SHARED = Path(os.environ.get("NARROWCAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+sequences = st.lists(st.lists(st.integers(1, 258), min_size=1, max_size=9), min_size=1, max_size=12)
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No hub, and no data but a test's own."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("NARROWCAST_DATA", raising=False)
+
+
+# Batches
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=50), st.integers(1, 100))
+def test_groups_by_length_hold_every_sequence_once_and_keep_to_the_tokens(
+    lengths: list[int], tokens: int
+) -> None:
+    groups = by_length(np.array(lengths), tokens)
+    assert sorted(chain.from_iterable(g.tolist() for g in groups)) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) == 1 or len(group) * max(lengths[i] for i in group) <= tokens
+    ends = [[lengths[i] for i in g] for g in groups]
+    assert all(max(a) <= min(b) for a, b in pairwise(ends))
+
+
+@given(sequences, st.booleans())
+def test_padding_is_zeros_on_one_side(found: list[list[int]], left: bool) -> None:
+    index = np.arange(len(found))[::-1].copy()
+    ids, mask = Ragged(found).padded(index, left)
+    widest = max(map(len, found))
+    for row, kept, s in zip(ids.tolist(), mask.tolist(), found[::-1], strict=True):
+        room = widest - len(s)
+        assert row == ([0] * room + s if left else s + [0] * room)
+        assert kept == ([0] * room + [1] * len(s) if left else [1] * len(s) + [0] * room)
+
+
+def test_an_empty_sequence_is_refused() -> None:
+    with pytest.raises(ValueError, match="sequence 1 is empty"):
+        Ragged([[1], []])
+
+
+# Losses and gradients, against one sequence at a time
+
+TEXTS = ["a", "a rather longer sentence", "of words", "many , many words and still more of them"]
+
+
+def _gpt2() -> nn.Module:
+    config = transformers.GPT2Config(
+        vocab_size=ByteTokens.size, n_embd=32, n_layer=2, n_head=2, n_positions=64
+    )
+    models._no_dropout(config)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def _lm(module: nn.Module, at_once: int = 64) -> LanguageModel:
+    ids = ByteTokens().encode([f"x{text}" for text in TEXTS])
+    texts = checked(Ragged(ids), [len(i) // 2 for i in ids])
+    clients = [np.array([0, 1]), np.array([2, 3])]
+    return LanguageModel(module, train=texts, test=texts, clients=clients, name="lm", at_once=at_once)
+
+
+def _one_by_one(module: nn.Module, i: int) -> torch.Tensor:
+    """The plain twin: one sequence, no padding, all logits."""
+    ids = ByteTokens().encode([f"x{TEXTS[i]}"])[0]
+    logits = module(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    each = nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:]), reduction="none")
+    return each[-(len(ids) // 2) :].mean()
+
+
+@pytest.mark.parametrize("which", ["llama", "gpt2"])
+def test_a_language_models_gradient_is_the_plain_one(which: str) -> None:
+    module = _gpt2() if which == "gpt2" else models.small_llama(TaskOptions(0), 32, 2)[0]
+    task = _lm(module)
+    weight = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    loss, gradient = task.gradient(task.theta0(), Batch(np.arange(4), weight, 0))
+    plain = torch.stack([_one_by_one(module, i) for i in range(4)]) @ weight
+    expected = torch.autograd.grad(plain, [p for p in module.parameters() if p.requires_grad])
+    assert loss == pytest.approx(plain.item(), rel=1e-5)
+    torch.testing.assert_close(gradient, torch.cat([g.flatten() for g in expected]), rtol=1e-3, atol=1e-6)
+    assert task.loss(task.theta0(), Batch(np.arange(4), weight, 0)) == pytest.approx(loss, rel=1e-6)
+
+
+def test_perplexity_is_over_all_scored_tokens() -> None:
+    module = _gpt2()
+    task = _lm(module)
+    lengths = [len(ByteTokens().encode([f"x{t}"])[0]) // 2 for t in TEXTS]
+    with torch.no_grad():
+        total = sum(float(_one_by_one(module, i)) * n for i, n in enumerate(lengths))
+    found = task.evaluate(task.theta0())
+    assert found["loss"] == pytest.approx(total / sum(lengths), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(np.exp(total / sum(lengths)), rel=1e-4)
+
+
+def test_something_must_stand_before_what_is_scored() -> None:
+    with pytest.raises(ValueError, match="not its first"):
+        checked(Ragged([[1, 2]]), [2])
+
+
+def _bert(options: TaskOptions) -> Classifier:
+    module, tokens = models.classifier(options, "tiny", 2)
+    texts = Ragged(tokens.classified(TEXTS, 64)), torch.tensor([0, 1, 1, 0])
+    return Classifier(module, train=texts, test=texts, clients=[np.arange(4)], name="c", at_once=64)
+
+
+def test_a_classifiers_gradient_is_the_plain_one() -> None:
+    task = _bert(TaskOptions(0))
+    weight = torch.full((4,), 0.25)
+    loss, gradient = task.gradient(task.theta0(), Batch(np.arange(4), weight, 0))
+    losses = []
+    for text, label in zip(TEXTS, [0, 1, 1, 0], strict=True):
+        scores = task.module(input_ids=torch.tensor(ByteTokens().classified([text], 64))).logits
+        losses.append(nn.functional.cross_entropy(scores, torch.tensor([label])))
+    expected = torch.autograd.grad(torch.stack(losses) @ weight, list(task.module.parameters()))
+    right = sum(loss.item() for loss in losses) / 4
+    assert loss == pytest.approx(right, rel=1e-5)
+    torch.testing.assert_close(gradient, torch.cat([g.flatten() for g in expected]), rtol=1e-3, atol=1e-6)
+    assert task.evaluate(task.theta0())["loss"] == pytest.approx(right, rel=1e-5)
+
+
+def test_checkpointing_changes_memory_and_not_the_gradient() -> None:
+    plain, twice = _bert(TaskOptions(0)), _bert(TaskOptions(0, checkpointing=True))
+    batch = Batch(np.arange(4), torch.full((4,), 0.25), 0)
+    assert plain.theta0().equal(twice.theta0())
+    a, b = plain.gradient(plain.theta0(), batch), twice.gradient(twice.theta0(), batch)
+    torch.testing.assert_close(a[1], b[1])
+    assert twice.module.is_gradient_checkpointing
+
+
+def test_bf16_is_near_and_leaves_theta_alone() -> None:
+    module = _gpt2()
+    task = _lm(module)
+    batch = Batch(np.arange(4), torch.full((4,), 0.25), 0)
+    loss, gradient = task.gradient(task.theta0(), batch)
+    gradient, before = gradient.clone(), task.theta0()
+    task._bf16 = True
+    near, rough = task.gradient(before, batch)
+    assert near == pytest.approx(loss, rel=0.02)
+    assert near != loss
+    assert rough.dtype == torch.float32
+    assert nn.functional.cosine_similarity(rough, gradient, dim=0) > 0.99
+    assert task.buffer().equal(before)
+
+
+def test_dropout_is_off_so_that_a_gradient_is_one() -> None:
+    config = transformers.BertConfig(hidden_dropout_prob=0.5)
+    models._no_dropout(config)
+    assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0.0
+
+
+def test_tied_weights_count_once() -> None:
+    module = models.small_llama(TaskOptions(0), 32, 2)[0]
+    task = _lm(module)
+    assert module.lm_head.weight is module.model.embed_tokens.weight
+    assert task.layout.size == sum(p.numel() for p in {id(p): p for p in module.parameters()}.values())
+    task.buffer()[0] += 1
+    assert module.lm_head.weight.data_ptr() == task.buffer().data_ptr()
+
+
+def test_what_is_frozen_is_no_part_of_theta_and_costs_no_gradient() -> None:
+    whole, part = _bert(TaskOptions(0)), _bert(TaskOptions(0, freeze="embeddings"))
+    frozen = [n for n, _ in whole.module.named_parameters() if "embeddings" in n]
+    assert set(whole.layout.names) - set(part.layout.names) == set(frozen)
+    batch = Batch(np.arange(4), torch.full((4,), 0.25), 0)
+    by_name = whole.layout.split(whole.gradient(whole.theta0(), batch)[1])
+    for name, g in part.layout.split(part.gradient(part.theta0(), batch)[1]).items():
+        torch.testing.assert_close(g, by_name[name])
+    assert all(p.grad is None for n, p in part.module.named_parameters() if n in frozen)
+    assert set(frozen) < set(part.state_dict(part.theta0()))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"), [("(", "no regular expression"), ("zebra", "matches no parameter")]
+)
+def test_a_wrong_freeze_is_told(pattern: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _bert(TaskOptions(0, freeze=pattern))
+
+
+# Models
+
+
+def test_a_fresh_model_follows_the_key_alone() -> None:
+    torch.manual_seed(1)
+    a = _bert(TaskOptions(5)).theta0()
+    torch.manual_seed(2)
+    assert _bert(TaskOptions(5)).theta0().equal(a)
+    assert not _bert(TaskOptions(6)).theta0().equal(a)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A BERT without a head, and its tokenizer, as people keep them."""
+    folder = tmp_path / "bert"
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "a",
+        "rather",
+        "longer",
+        "sentence",
+        "of",
+        "words",
+        "many",
+        ",",
+    ]
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    config = transformers.BertConfig(vocab_size=len(words), **{
+        k: v for k, v in models._tiny(TaskOptions(0)).items() if k != "vocab_size"
+    })  # fmt: skip
+    transformers.BertModel(config).save_pretrained(folder)
+    transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_gives_body_and_tokenizer_and_the_key_the_head(checkpoint: Path) -> None:
+    def made(key: int) -> tuple[dict[str, torch.Tensor], Any]:
+        module, tokens = models.classifier(TaskOptions(key, model=str(checkpoint)), sst2.MODEL, 2)
+        return module.state_dict(), tokens
+
+    torch.manual_seed(1)
+    first, tokens = made(1)
+    torch.manual_seed(2)
+    again, _ = made(1)
+    other, _ = made(2)
+    assert isinstance(tokens, PretrainedTokens)
+    assert tokens.classified(["a longer zebra"], 64) == [[2, 4, 6, 1, 3]]
+    assert tokens.classified(["a longer zebra"], 3) == [[2, 4, 3]]
+    assert tokens.encode(["a longer"]) == [[4, 6]]
+    assert all(first[n].equal(again[n]) for n in first)
+    assert {n for n in first if not first[n].equal(other[n])} == {"classifier.weight"}
+    assert 0.01 < float(first["classifier.weight"].std()) < 0.03
+    assert not first["classifier.bias"].any()
+
+
+@pytest.mark.parametrize("name", ["google-bert/no-such-model", "some/folder/that/is/not/there"])
+def test_a_model_that_is_not_there_is_told_with_what_to_do(name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"--model DIR.*narrowcast data minilm"):
+        models.classifier(TaskOptions(0, model=name), sst2.MODEL, 2)
+
+
+def test_a_packaged_model_is_looked_for_where_it_is_fetched_to(checkpoint: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="To get it: narrowcast data minilm"):
+        models.locate("minilm")
+    data_cache().mkdir(parents=True)
+    checkpoint.rename(data_cache() / "minilm")
+    assert models.locate("minilm") == str(data_cache() / "minilm")
+
+
+def test_lora_lies_over_a_language_model() -> None:
+    module, _ = models.small_llama(TaskOptions(0, trainable="lora", lora_rank=2), 32, 2)
+    task = _lm(module)
+    assert all("lora_" in name for name in task.layout.names)
+    _, gradient = task.gradient(task.theta0(), Batch(np.arange(4), torch.full((4,), 0.25), 0))
+    assert gradient.abs().sum() > 0
+
+
+def test_only_text_has_a_choice_of_model() -> None:
+    with pytest.raises(ValueError, match=r"model, precision: only the tasks over text \(sst2"):
+        build("digits", TaskOptions(0, model="tiny", precision="bf16"))
+
+
+# SST-2
+
+
+@pytest.mark.parametrize("pack", [lambda data: data, gzip.compress, lzma.compress])
+def test_sst2_reads_glues_files(tmp_path: Path, pack: Any) -> None:
+    folder = write_sst2(tmp_path / "SST-2")
+    end = {b"\x1f": ".gz", b"\xfd": ".xz"}.get(pack(b"x")[:1], "")
+    for path in list(folder.iterdir()):
+        data = pack(path.read_bytes())
+        path.unlink()
+        path.with_name(f"{path.name}{end}").write_bytes(data)
+    task = build("sst2", TaskOptions(0, data=tmp_path, model="tiny", clients=8))
+    assert (task.metric, len(task.clients), sum(map(len, task.clients))) == ("accuracy", 8, 80)
+    assert len(build("sst2", TaskOptions(0, data=tmp_path, model="tiny")).clients) == 50
+    (sentences, labels), (dev, _) = sst2.load(folder)
+    assert (sentences[0], labels[0], len(dev)) == ("a dull and empty mess 0", 0, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sentence,label\n", "begins with"),
+        ("sentence\tlabel\n", "no sentences"),
+        ("sentence\tlabel\ngood\t2\n", "line 2: needed a sentence, a tab, and 0 or 1"),
+        ("sentence\tlabel\n\t1\n", "line 2"),
+        ("sentence\tlabel\ngood 1\n", "line 2"),
+    ],
+)
+def test_a_wrong_table_is_told(tmp_path: Path, text: str, message: str) -> None:
+    folder = write_sst2(tmp_path)
+    (folder / "train.tsv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        build("sst2", TaskOptions(0, data=folder, model="tiny"))
+
+
+def test_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
+    folder = write_sst2(tmp_path)
+    (folder / "dev.tsv").unlink()
+    (folder / "dev.tsv.xz").write_bytes(b"not xz")
+    with pytest.raises(DataError, match=r"dev\.tsv\.xz is not a text file"):
+        sst2.load(folder)
+    (folder / "dev.tsv").write_bytes(b"sentence\tlabel\n\xff\xfe\t1\n")
+    with pytest.raises(DataError, match="not UTF-8"):
+        sst2.load(folder)
+
+
+def test_absent_data_is_told_with_the_way_to_it() -> None:
+    with pytest.raises(FileNotFoundError, match=r"needed: GLUE's SST-2.*To get it: fetch https"):
+        build("sst2", TaskOptions(0, model="tiny"))
+
+
+def test_fewer_examples_and_tests_by_choice(tmp_path: Path) -> None:
+    folder = write_sst2(tmp_path)
+    options = {"data": folder, "model": "tiny", "clients": 4}
+    task = build("sst2", TaskOptions(0, examples=20, test_examples=3, **options))
+    assert sum(map(len, task.clients)) == 20
+    assert len(task._test[1]) == 3
+    held = build("sst2", TaskOptions(0, validation=True, **options))
+    assert (sum(map(len, held.clients)), len(held._test[1])) == (72, 8)
+
+
+def test_a_classifier_learns(tmp_path: Path) -> None:
+    task = build("sst2", TaskOptions(0, data=write_sst2(tmp_path, copies=2), model="tiny", clients=2))
+    theta, batch = task.theta0(), Batch(np.arange(16), torch.full((16,), 1 / 16), 0)
+    for _ in range(100):
+        theta = theta - 0.3 * task.gradient(theta, batch)[1]
+    assert task.loss(theta, batch) < 0.1
+
+
+# PersonaChat
+
+
+@pytest.mark.parametrize("write", [write_json, write_text, write_lines])
+def test_all_forms_of_personachat_are_the_same_dialogues(tmp_path: Path, write: Any) -> None:
+    train, valid = personachat.load(write(tmp_path))
+    assert (len(train), len(valid)) == (24, 12)
+    assert train[1] == personachat.Reply(
+        ("i have 0 cats.", "i like tea."),
+        ("hi , how are you ?", "fine , my 0 cats are too .", "do you work ?"),
+        "no 0 .",
+    )
+    task = build("personachat", TaskOptions(0, data=tmp_path, model="tiny"))
+    assert [len(c) for c in task.clients] == [4] * 6  # a client a persona, though it has two dialogues
+    assert task.metric == "perplexity"
+    assert not task.higher_is_better
+
+
+def test_replies_are_scored_and_a_long_past_loses_its_start() -> None:
+    tokens = ByteTokens()
+    reply = personachat.Reply(("i am i.",), ("p" * 10, "q" * 500, "r" * 20), "yes")
+    (sequences, scored) = personachat.encode([reply], tokens, 64)
+    text = bytes(t - 3 for t in sequences.values.tolist() if t >= 3).decode()
+    assert len(sequences.values) == 64
+    assert scored.tolist() == [len(" yes\n")]
+    assert text.startswith("Persona: i am i")
+    assert text.endswith("\nB: " + "r" * 20 + "\nA: yes\n")
+    (whole, _) = personachat.encode([personachat.Reply((), ("hi",), "x")], tokens, 64)
+    assert bytes(t - 3 for t in whole.values.tolist()[1:]).decode() == "Persona: \nB: hi\nA: x\n"
+    long, counted = personachat.encode([personachat.Reply(("p" * 99,), (), "z" * 99)], tokens, 64)
+    assert (long.lengths.tolist(), counted.tolist()) == ([1 + 16 + 2 + 32], [32])
+
+
+def test_fewer_personas_by_the_key(tmp_path: Path) -> None:
+    folder = write_lines(tmp_path)
+    task = build("personachat", TaskOptions(0, data=folder, model="tiny", clients=2))
+    assert sorted(chain.from_iterable(c.tolist() for c in task.clients)) == list(range(8))
+    assert len(task._train[1]) == 8
+    with pytest.raises(ValueError, match="6 natural clients, fewer than 7"):
+        build("personachat", TaskOptions(0, data=folder, model="tiny", clients=7))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("personachat_3072.jsonl", "{", "line 1 is not JSON"),
+        ("personachat_3072.jsonl", '{"split": "train"}', "not one: Object missing"),
+        ("personachat_3072.jsonl", '{"split":"x","persona":[],"owner":0,"utterances":["a"]}', "split 'x'"),
+        ("personachat_self_original.json", "[" * 100_000, "not JSON"),
+        ("personachat_self_original.json", '{"train": [{"personality": 3, "utterances": []}]}', "not one"),
+        ("personachat_self_original.json", '{"train": [], "valid": []}', "no dialogues"),
+    ],
+)
+def test_wrong_dialogues_are_told(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=message):
+        personachat.load(tmp_path)
+
+
+def test_wrong_parlai_text_is_told(tmp_path: Path) -> None:
+    folder = write_text(tmp_path)
+    (folder / "train_self_original.txt").write_text("1 your persona: i am\n2 hello there\n")
+    with pytest.raises(DataError, match="line 2: needed an utterance, a tab"):
+        personachat.load(folder)
+    (folder / "train_self_original.txt").write_text("hello\n")
+    with pytest.raises(DataError, match="line 1: needed a number"):
+        personachat.load(folder)
+
+
+# Any text
+
+
+def test_speeches_are_dealt_by_president(tmp_path: Path) -> None:
+    (tmp_path / "speeches").mkdir()
+    (tmp_path / "metadata.csv").write_text("fileid,president_id\na,one\nb,two\nc,one\n")
+    for name in "abc":
+        (tmp_path / "speeches" / f"{name}.txt").write_text(name * 2000)
+    assert [*text_lm.load(tmp_path)] == ["one", "two"]
+    task = build("text-lm", TaskOptions(0, data=tmp_path, tokens=100, width=32))
+    assert [len(c) for c in task.clients] == [36, 18]
+    assert len(task._test[1]) == 4 + 2
+    assert task._train[0].lengths.tolist() == [101] * 54
+    (tmp_path / "metadata.csv").write_text("fileid,president_id\n../../secret,one\n")
+    text_lm.load.cache_clear()
+    with pytest.raises(DataError, match="without fileid"):
+        text_lm.load(tmp_path)
+
+
+def test_a_folder_of_texts_and_a_single_text(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("über " * 500)
+    assert len(build("text-lm", TaskOptions(0, data=tmp_path, width=32)).clients) == 2
+    one = tmp_path / "one.txt"
+    one.write_text("x" * 200_000)
+    assert len(build("text-lm", TaskOptions(0, data=one, width=32)).clients) == 100
+    one.write_text("short")
+    text_lm.load.cache_clear()
+    with pytest.raises(DataError, match="too little text"):
+        build("text-lm", TaskOptions(0, data=one, width=32))
+
+
+def test_a_width_that_no_heads_fit_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x" * 9999)
+    with pytest.raises(ValueError, match="must fit its 3 heads in even parts, got 97"):
+        build("text-lm", TaskOptions(0, data=tmp_path, width=97))
+
+
+# The real files
+
+
+@pytest.mark.skipif(not (SHARED / "sst2").exists(), reason="no SST-2 in NARROWCAST_DATA")
+def test_the_real_sst2() -> None:
+    train, dev = sst2.load(SHARED / "sst2")
+    assert (len(train[0]), len(dev[0])) == (67_349, 872)
+
+
+@pytest.mark.skipif(not (SHARED / "personachat").exists(), reason="no PersonaChat in NARROWCAST_DATA")
+def test_the_real_personachat() -> None:
+    train, valid = personachat.load(SHARED / "personachat")
+    assert [len(set(personachat.owners(part).tolist())) for part in (train, valid)] == [1770, 680]
