@@ -21,12 +21,16 @@ MEAN = torch.tensor((0.4914, 0.4822, 0.4465)).view(3, 1, 1)
 DEVIATION = torch.tensor((0.2471, 0.2435, 0.2616)).view(3, 1, 1)
 PAD = 4
 FOLDERS = ("cifar10", "cifar-10-batches-bin", "cifar-10-batches-py")
-CHUNK = 125  # images at once: ResNet-9 keeps about 2 MB an image for its backward pass
+CHUNK = 50  # images at once: ResNet-9 keeps about 2 MB an image for its backward pass, and caches are small
 
 
 def normalise(images: Tensor) -> Tensor:
-    """(B, 3, 32, 32) bytes -> floats of mean 0 and deviation 1 over the training set."""
-    return (images.float() / 255 - MEAN) / DEVIATION
+    """(B, 3, 32, 32) bytes -> floats of mean 0 and deviation 1 over the training set.
+
+    Channels lie innermost, which convolutions on a CPU take a fifth less time for.
+    """
+    inner = images.contiguous(memory_format=torch.channels_last)
+    return inner.float().div_(255).sub_(MEAN).div_(DEVIATION)
 
 
 def augment(images: Tensor, index: Tensor, key: Key) -> Tensor:
