@@ -3,6 +3,8 @@
 import gzip
 import lzma
 import os
+import subprocess
+import sys
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -13,20 +15,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from typer.testing import CliRunner
 
 pytest.importorskip("transformers", reason="needs the extra narrowcast[text]")
 import transformers
 
+from narrowcast import records, runner
+from narrowcast.cli import app
 from narrowcast.tasks import build
 from narrowcast.tasks.batch import Batch
 from narrowcast.tasks.files import DataError
 from narrowcast.tasks.options import TaskOptions, data_cache
 from narrowcast.tasks.text import models, personachat, sst2, text_lm
 from narrowcast.tasks.text.ragged import Ragged, by_length
-from narrowcast.tasks.text.task import Classifier, LanguageModel, checked
+from narrowcast.tasks.text.task import Classifier, LanguageModel
 from narrowcast.tasks.text.tokens import ByteTokens, PretrainedTokens
 from text_data import write_json, write_lines, write_sst2, write_text
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 SHARED = Path(os.environ.get("NARROWCAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 sequences = st.lists(st.lists(st.integers(1, 258), min_size=1, max_size=9), min_size=1, max_size=12)
 
@@ -85,7 +91,7 @@ def _gpt2() -> nn.Module:
 
 def _lm(module: nn.Module, at_once: int = 64) -> LanguageModel:
     ids = ByteTokens().encode([f"x{text}" for text in TEXTS])
-    texts = checked(Ragged(ids), [len(i) // 2 for i in ids])
+    texts = ids, [len(i) // 2 for i in ids]
     clients = [np.array([0, 1]), np.array([2, 3])]
     return LanguageModel(module, train=texts, test=texts, clients=clients, name="lm", at_once=at_once)
 
@@ -124,7 +130,13 @@ def test_perplexity_is_over_all_scored_tokens() -> None:
 
 def test_something_must_stand_before_what_is_scored() -> None:
     with pytest.raises(ValueError, match="not its first"):
-        checked(Ragged([[1, 2]]), [2])
+        LanguageModel(_gpt2(), train=([[1, 2]], [2]), test=([[1, 2]], [1]), clients=[np.arange(1)], name="x")
+    with pytest.raises(ValueError, match="train has 1 sequences and 2 numbers"):
+        LanguageModel(
+            _gpt2(), train=([[1, 2]], [1, 1]), test=([[1, 2]], [1]), clients=[np.arange(1)], name="x"
+        )
+    with pytest.raises(ValueError, match="client 0 has 2 examples"):
+        LanguageModel(_gpt2(), train=([[1, 2]], [1]), test=([[1, 2]], [1]), clients=[np.arange(2)], name="x")
 
 
 def _bert(options: TaskOptions) -> Classifier:
@@ -386,13 +398,13 @@ def test_replies_are_scored_and_a_long_past_loses_its_start() -> None:
     (sequences, scored) = personachat.encode([reply], tokens, 64)
     text = bytes(t - 3 for t in sequences.values.tolist() if t >= 3).decode()
     assert len(sequences.values) == 64
-    assert scored.tolist() == [len(" yes\n")]
+    assert scored == [len(" yes\n")]
     assert text.startswith("Persona: i am i")
     assert text.endswith("\nB: " + "r" * 20 + "\nA: yes\n")
     (whole, _) = personachat.encode([personachat.Reply((), ("hi",), "x")], tokens, 64)
     assert bytes(t - 3 for t in whole.values.tolist()[1:]).decode() == "Persona: \nB: hi\nA: x\n"
     long, counted = personachat.encode([personachat.Reply(("p" * 99,), (), "z" * 99)], tokens, 64)
-    assert (long.lengths.tolist(), counted.tolist()) == ([1 + 16 + 2 + 32], [32])
+    assert (long.lengths.tolist(), counted) == ([1 + 16 + 2 + 32], [32])
 
 
 def test_fewer_personas_by_the_key(tmp_path: Path) -> None:
@@ -482,3 +494,48 @@ def test_the_real_sst2() -> None:
 def test_the_real_personachat() -> None:
     train, valid = personachat.load(SHARED / "personachat")
     assert [len(set(personachat.owners(part).tolist())) for part in (train, valid)] == [1770, 680]
+
+
+# What people run
+
+
+def test_the_example_for_hugging_face_trains_and_saves(checkpoint: Path, tmp_path: Path) -> None:
+    data, out = write_sst2(tmp_path / "data"), tmp_path / "out"
+    words = [
+        sys.executable, str(EXAMPLES / "finetune_hf.py"), "--model", str(checkpoint), "--data", str(data),
+        "--rounds", "3", "--dim", "32", "--lr", "1", "--out", str(out),
+    ]  # fmt: skip
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "round 3: loss" in done.stdout
+    assert "accuracy" in done.stdout
+    before = transformers.AutoModel.from_pretrained(checkpoint).state_dict()
+    after = transformers.AutoModelForSequenceClassification.from_pretrained(out).bert.state_dict()
+    assert any(not before[name].equal(after[name]) for name in before)
+
+
+@pytest.mark.parametrize(("task", "write"), [("sst2", write_sst2), ("personachat", write_lines)])
+def test_a_tiny_run_from_the_command_resumes_and_exports(tmp_path: Path, task: str, write: Any) -> None:
+    def call(*words: object) -> str:
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    data, run, again = write(tmp_path / "data"), tmp_path / "run", tmp_path / "again"
+    flags = ["--model", "tiny", "--data", data, "--method", "time-varying", "--dim", 32, "--lr", 1]
+    flags += ["--clients", 6, "--cohort", 3, "--refresh", 2]
+    call("run", task, *flags, "--rounds", 6, "--out", run)
+    done = [record.metrics for record in records.read(run / "records.jsonl")]
+    assert done[-1]
+
+    def stop(facts: runner.Facts, record: records.RoundRecord) -> None:
+        if record.round == 3:
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        runner.start(runner.load_config(run), again, stop)
+    runner.resume(again)
+    one, other = (runner.rebuild(folder)[1] for folder in (run, again))
+    assert one.equal(other)
+    call("export", run, "--to", tmp_path / "weights.pt")
+    assert torch.load(tmp_path / "weights.pt", weights_only=True)

@@ -15,7 +15,7 @@ from narrowcast.flat import Layout
 from narrowcast.random import Key
 from narrowcast.tasks.batch import Batch as Batch
 from narrowcast.tasks.module import ModuleTask
-from narrowcast.tasks.partition import IndexArray, Partition
+from narrowcast.tasks.partition import IndexArray, check_clients
 from narrowcast.tasks.side_by_side import plain_layers, sgd_step
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> (B,) losses, one an example
@@ -99,7 +99,7 @@ class TorchTask(ModuleTask):
         self._layers = plain_layers(module)
         _check_examples(train, "train")
         _check_examples(test, "test")
-        _check_clients(clients, len(train[1]))
+        check_clients(clients, len(train[1]))
 
     def objectives(self, batch: Batch) -> Iterator[Tensor]:
         for start in range(0, len(batch.index), self.chunk):
@@ -205,15 +205,4 @@ def _check_examples(examples: Examples, part: str) -> None:
         if values.is_floating_point() and not torch.isfinite(values).all():
             raise ValueError(
                 f"{part}'s {what} have NaN or infinite values: clean or drop those examples first"
-            )
-
-
-def _check_clients(clients: Sequence[IndexArray], examples: int) -> None:
-    if isinstance(clients, Partition) and clients.within(examples):  # its clients have an example each
-        return
-    for number, index in enumerate(clients):
-        if not len(index) or index.min() < 0 or index.max() >= examples:
-            raise ValueError(
-                f"client {number} has {len(index)} examples with indices {index[:5]}...: each client needs "
-                f"at least one, all of 0 .. {examples - 1} (the training set)"
             )

@@ -157,3 +157,15 @@ def natural(ids: ArrayLike) -> Partition:
     if len(ids) == 0:
         raise ValueError("no examples to cut into clients")
     return Partition(np.argsort(ids, kind="stable"), np.unique(ids, return_counts=True)[1])
+
+
+def check_clients(clients: Sequence[IndexArray], examples: int) -> None:
+    """Every client has an example, and all of them are of the training set."""
+    if isinstance(clients, Partition) and clients.within(examples):  # its clients have an example each
+        return
+    for number, index in enumerate(clients):
+        if not len(index) or index.min() < 0 or index.max() >= examples:
+            raise ValueError(
+                f"client {number} has {len(index)} examples with indices {index[:5]}...: each client needs "
+                f"at least one, all of 0 .. {examples - 1} (the training set)"
+            )

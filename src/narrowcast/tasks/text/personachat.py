@@ -13,7 +13,7 @@ from narrowcast.tasks.options import TaskOptions, choose, find_data, split
 from narrowcast.tasks.text import dialogues
 from narrowcast.tasks.text.models import language_model
 from narrowcast.tasks.text.ragged import Ragged
-from narrowcast.tasks.text.task import LanguageModel, Texts, checked
+from narrowcast.tasks.text.task import LanguageModel
 from narrowcast.tasks.text.tokens import Tokens
 
 MODEL = "openai-community/gpt2"  # the paper's, 124 million parameters
@@ -65,7 +65,7 @@ def owners(replies: list[Reply]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array([numbers.setdefault(tuple(sorted(r.persona)), len(numbers)) for r in replies], np.int64)
 
 
-def encode(replies: list[Reply], tokens: Tokens, most: int) -> Texts:
+def encode(replies: list[Reply], tokens: Tokens, most: int) -> tuple[Ragged, list[int]]:
     """Persona, history, reply and a line's end as at most `most` tokens: a long history loses its start."""
     heads = tokens.encode([f"Persona: {' '.join(r.persona)}\n" for r in replies])
     pasts = tokens.encode(
@@ -79,7 +79,7 @@ def encode(replies: list[Reply], tokens: Tokens, most: int) -> Texts:
         room = most - len(tokens.begin) - len(head) - len(tail)
         sequences.append([*tokens.begin, *head, *past[-room:], *tail])
         scored.append(len(tail))
-    return checked(Ragged(sequences), scored)
+    return Ragged(sequences), scored
 
 
 def _who(reply: Reply, i: int) -> str:

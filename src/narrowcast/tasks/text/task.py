@@ -5,19 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from narrowcast.tasks.batch import Batch
 from narrowcast.tasks.module import ModuleTask
-from narrowcast.tasks.partition import IndexArray
+from narrowcast.tasks.partition import IndexArray, check_clients
 from narrowcast.tasks.text.ragged import Ragged, by_length
 
 AT_ONCE = 512  # tokens of a forward pass: more leave the cache of a CPU, fewer read the weights too often
 
-Texts = tuple[Ragged, Tensor]  # sequences, and a number for each: its class, or how many tokens are scored
+Texts = tuple[Ragged | Sequence[Sequence[int]], Tensor | Sequence[int]]
+"""Token ids, and a number for each sequence: its class, or how many of its last tokens are scored."""
+
+
+class _Held(NamedTuple):
+    """The same as the tasks keep it."""
+
+    ids: Ragged
+    number: Tensor
+
+
+def _held(texts: Texts, what: str) -> _Held:
+    ids, numbers = texts
+    held = _Held(ids if isinstance(ids, Ragged) else Ragged(ids), torch.as_tensor(numbers).long())
+    if len(held.ids) != len(held.number) or not len(held.ids):
+        raise ValueError(
+            f"{what} has {len(held.ids)} sequences and {len(held.number)} numbers: each needs one, and a "
+            "task at least one sequence"
+        )
+    return held
 
 
 class TextTask(ModuleTask):
@@ -37,14 +56,16 @@ class TextTask(ModuleTask):
         at_once: int = AT_ONCE,
     ) -> None:
         super().__init__(module, clients=clients, name=name, metric=metric, higher_is_better=higher_is_better)
-        self._train, self._test, self._bf16, self._at_once = train, test, bf16, at_once
+        self._train, self._test = _held(train, "train"), _held(test, "test")
+        self._bf16, self._at_once = bf16, at_once
+        check_clients(clients, len(self._train.ids))
 
-    def losses(self, texts: Texts, index: IndexArray) -> Tensor:
+    def losses(self, texts: _Held, index: IndexArray) -> Tensor:
         """(B,) the loss of each of these sequences."""
         raise NotImplementedError
 
     def objectives(self, batch: Batch) -> Iterator[Tensor]:
-        for part in by_length(self._train[0].lengths[batch.index], self._at_once):
+        for part in by_length(self._train.ids.lengths[batch.index], self._at_once):
             yield self.losses(self._train, batch.index[part]) @ batch.weight[torch.from_numpy(part)]
 
     def _tests(self, theta: Tensor) -> Iterator[IndexArray]:
@@ -52,59 +73,68 @@ class TextTask(ModuleTask):
         self.flat.load(theta)
         self.module.eval()
         with torch.no_grad():
-            yield from by_length(self._test[0].lengths, self._at_once)
+            yield from by_length(self._test.ids.lengths, self._at_once)
 
     def _precision(self) -> AbstractContextManager[None]:
         return torch.autocast("cpu", torch.bfloat16, enabled=self._bf16)
 
 
 class Classifier(TextTask):
-    """module(ids).logits are the classes' scores; the targets are classes."""
+    """A model of classes, `AutoModelForSequenceClassification` say.
+
+    Classifier(model, train=(ids, classes), test=(ids, classes), clients=..., name=...)
+    """
 
     def __init__(self, module: nn.Module, **how: object) -> None:
         super().__init__(module, metric="accuracy", higher_is_better=True, **how)  # type: ignore[arg-type]
 
-    def losses(self, texts: Texts, index: IndexArray) -> Tensor:
-        classes = texts[1][torch.from_numpy(index)]
+    def losses(self, texts: _Held, index: IndexArray) -> Tensor:
+        classes = texts.number[torch.from_numpy(index)]
         return nn.functional.cross_entropy(self._scores(texts, index), classes, reduction="none")
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         right = total = 0.0
         for index in self._tests(theta):
-            scores, classes = self._scores(self._test, index), self._test[1][torch.from_numpy(index)]
+            scores, classes = self._scores(self._test, index), self._test.number[torch.from_numpy(index)]
             right += float((scores.argmax(1) == classes).sum())
             total += float(nn.functional.cross_entropy(scores, classes, reduction="sum"))
-        return {"accuracy": right / len(self._test[1]), "loss": total / len(self._test[1])}
+        return {"accuracy": right / len(self._test.number), "loss": total / len(self._test.number)}
 
-    def _scores(self, texts: Texts, index: IndexArray) -> Tensor:
-        ids, mask = texts[0].padded(index)
+    def _scores(self, texts: _Held, index: IndexArray) -> Tensor:
+        ids, mask = texts.ids.padded(index)
         with self._precision():
             scores: Tensor = self.module(input_ids=ids, attention_mask=mask).logits
         return scores.float()
 
 
 class LanguageModel(TextTask):
-    """The last `scored` tokens of each sequence are predicted from all that stands before them.
+    """A causal model, `AutoModelForCausalLM` say.
 
+    LanguageModel(model, train=(ids, scored), test=(ids, scored), clients=..., name=...)
+
+    The last `scored` tokens of each sequence are predicted from all that stands before them.
     A sequence's loss is the mean over its scored tokens; the perplexity is exp of the mean over all of them.
     Sequences end together, so that only the scored positions pass through the layer over the vocabulary.
     """
 
     def __init__(self, module: nn.Module, **how: object) -> None:
         super().__init__(module, metric="perplexity", higher_is_better=False, **how)  # type: ignore[arg-type]
+        for ids, scored in (self._train, self._test):
+            if (scored < 1).any() or (scored.numpy() >= ids.lengths).any():
+                raise ValueError("a sequence scores at least one token, and not its first")
 
-    def losses(self, texts: Texts, index: IndexArray) -> Tensor:
-        return self._sums(texts, index) / texts[1][torch.from_numpy(index)]
+    def losses(self, texts: _Held, index: IndexArray) -> Tensor:
+        return self._sums(texts, index) / texts.number[torch.from_numpy(index)]
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         total = sum(float(self._sums(self._test, index).double().sum()) for index in self._tests(theta))
-        loss = total / float(self._test[1].sum())
+        loss = total / float(self._test.number.sum())
         return {"perplexity": math.exp(min(loss, 700.0)), "loss": loss}
 
-    def _sums(self, texts: Texts, index: IndexArray) -> Tensor:
+    def _sums(self, texts: _Held, index: IndexArray) -> Tensor:
         """(B,) negative log-likelihoods, summed over a sequence's scored tokens."""
-        ids, mask = texts[0].padded(index, left=True)
-        scored = texts[1][torch.from_numpy(index)]
+        ids, mask = texts.ids.padded(index, left=True)
+        scored = texts.number[torch.from_numpy(index)]
         most = int(scored.max())
         place = (mask.cumsum(1) - 1).clamp(min=0)
         with self._precision():
@@ -119,11 +149,3 @@ class LanguageModel(TextTask):
         each = nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
         counted = torch.arange(most) >= most - scored[:, None]
         return (each.view_as(targets) * counted).sum(1)
-
-
-def checked(sequences: Ragged, scored: Sequence[int]) -> Texts:
-    """The examples of a language model: something must stand before the first scored token of each."""
-    counts = np.asarray(scored, np.int64)
-    if (counts < 1).any() or (counts >= sequences.lengths).any():
-        raise ValueError("a sequence scores at least one token, and not its first")
-    return sequences, torch.from_numpy(counts)

@@ -19,7 +19,7 @@ from narrowcast.tasks.options import TaskOptions, choose, find_data, split
 from narrowcast.tasks.text.files import read_text
 from narrowcast.tasks.text.models import small_llama
 from narrowcast.tasks.text.ragged import Ragged
-from narrowcast.tasks.text.task import LanguageModel, Texts, checked
+from narrowcast.tasks.text.task import LanguageModel, Texts
 from narrowcast.tasks.text.tokens import BEGIN, FIRST_BYTE
 
 WIDTH, LAYERS = 128, 4
@@ -79,7 +79,7 @@ def windows(text: bytes, length: int) -> tuple[list[bytes], list[bytes]]:
 def _encoded(pieces: list[bytes]) -> Texts:
     """Every byte is scored."""
     sequences = [[BEGIN, *(FIRST_BYTE + byte for byte in piece)] for piece in pieces]
-    return checked(Ragged(sequences), [len(piece) for piece in pieces])
+    return Ragged(sequences), [len(piece) for piece in pieces]
 
 
 def build(options: TaskOptions) -> LanguageModel:
