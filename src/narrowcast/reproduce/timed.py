@@ -1,0 +1,110 @@
+"""One row for so many minutes, at its own rate and with all cores: what a round costs, and how far it gets.
+
+It goes on where it stopped: called again, the same run is given as many minutes more.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import msgspec
+
+from narrowcast import files, records, runner, study
+from narrowcast.config import RunConfig
+from narrowcast.records import RoundRecord
+from narrowcast.report.style import STYLE
+from narrowcast.report.table import markdown_table
+from narrowcast.report.units import format_bytes, format_seconds
+from narrowcast.reproduce.experiment import FOLDER, Experiment
+from narrowcast.runner import Facts, OnRecord
+from narrowcast.study import Row
+
+Curve = dict[int, float]  # rounds -> the metric
+
+
+def run(row: Row, seed: int, minutes: float, runs: Path, on_record: OnRecord | None = None) -> Path:
+    """Give the row's run so many minutes more; its folder."""
+    config = row.config.model_copy(update={"seed": seed, "threads": None})
+    folder = runs / f"timed-{study.folder_of(config)}"
+    end = time.monotonic() + 60 * minutes
+    go: Callable[..., Path] = runner.resume if runner.is_run(folder) else _start(config)
+    return go(folder, on_record, until=lambda: time.monotonic() > end)
+
+
+def _start(config: RunConfig) -> Callable[..., Path]:
+    def start(folder: Path, on_record: OnRecord | None, until: runner.Until) -> Path:
+        return runner.start(config, folder, on_record, until=until)
+
+    return start
+
+
+def write(experiment: Experiment, row: Row, folder: Path, out: Path, command: str) -> str:
+    """The page of the run so far, with its records, and its curve beside those of the small scale."""
+    facts, done = runner.load_facts(folder), records.read(folder / "records.jsonl")
+    out.mkdir(parents=True, exist_ok=True)
+    curve = {r.round + 1: r.metrics[facts.metric] for r in done if facts.metric in r.metrics}
+    small = small_curves(FOLDER / "results" / experiment.name / "runs.jsonl", row.config.method, facts.metric)
+    _draw(facts, row, curve, small, out / "curve.png")
+    page = _page(facts, row, done, curve, command)
+    files.write_atomically(out / "README.md", page.encode())
+    files.write_atomically(out / "records.jsonl", b"".join(map(records.to_line, done)))
+    files.write_atomically(out / "config.toml", runner.to_toml(runner.load_config(folder)))
+    return page
+
+
+def small_curves(path: Path, method: str, metric: str) -> dict[str, Curve]:
+    """Mean curves of the method's rows at the small scale, of those that were evaluated on their way."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        run = msgspec.json.decode(line)
+        if run["config"]["method"] == method and len(run["curve"]) > 1:
+            for rounds, metrics in run["curve"].items():
+                found.setdefault(run["row"], {}).setdefault(int(rounds), []).append(metrics[metric])
+    return {name: {n: statistics.mean(v) for n, v in curve.items()} for name, curve in found.items()}
+
+
+def _page(facts: Facts, row: Row, done: list[RoundRecord], curve: Curve, command: str) -> str:
+    plain = [r.seconds for r in done if not r.metrics] or [r.seconds for r in done]
+    total = sum(r.seconds for r in done)
+    told = [
+        ["rounds", f"{len(done):,} of {facts.rounds:,} ({len(done) / facts.rounds_per_epoch:.2f} epochs)"],
+        ["seconds a round, median", f"{statistics.median(plain):.2f}"],
+        ["time, evaluations included", format_seconds(total)],
+        ["the whole run at this pace", format_seconds(facts.rounds * statistics.median(plain))],
+        ["uploads so far", format_bytes(sum(r.up for r in done))],
+        ["downloads so far", format_bytes(sum(r.down for r in done))],
+    ]
+    points = [[f"{n:,}", f"{value:.4f}"] for n, value in curve.items()]
+    return (
+        f"# {row.name} at full size, as far as it got\n\n"
+        f"`{command}`, begun at commit {facts.commit or 'unknown'}, narrowcast {facts.narrowcast}, torch "
+        f"{facts.torch}. {facts.parameters:,} parameters, {facts.clients:,} clients, seed {facts.seed}, lr "
+        f"{row.config.lr:g}, which was not tuned. Called again it goes on.\n\n"
+        f"{markdown_table(['', ''], told)}\n\n"
+        f"{markdown_table(['rounds', facts.metric], points)}\n\n![{facts.metric} against rounds](curve.png)\n"
+    )
+
+
+def _draw(facts: Facts, row: Row, curve: Curve, small: dict[str, Curve], path: Path) -> None:
+    canvas, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    colour, marker = STYLE[row.config.method]
+    label = f"{row.name}: {facts.parameters:,} parameters"
+    axes.plot([*curve], [*curve.values()], color=colour, marker=marker, label=label)
+    for i, (name, points) in enumerate(small.items()):
+        axes.plot(
+            [*points], [*points.values()], color=f"C{i + 7}", marker=".", linestyle="--",
+            label=f"{name}, small scale",
+        )  # fmt: skip
+    axes.set_xlabel("rounds")
+    axes.set_ylabel(facts.metric)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    canvas.savefig(path, dpi=150)
+    plt.close(canvas)
