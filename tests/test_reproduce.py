@@ -1,8 +1,10 @@
 """The harness: experiments as files, runs that resume, results from folders alone."""
 
 import json
+import struct
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 from narrowcast.cli import app
 from narrowcast.config import ConfigError
 from narrowcast.reproduce import experiment, table1
+from text_data import write_lines, write_sst2
 
 ROOT = Path(__file__).parent.parent
 FILE = """
@@ -23,6 +26,19 @@ rows = ["static d=16", "uncompressed"]
 [[figure]]
 kind = "lines"
 x = "dim"
+
+[[claim]]
+says = "Static sends fewer bytes"
+kind = "cheaper"
+pairs = [["static d=16", "uncompressed"], ["static d=16", "static d=64"]]
+why = "d is below D."
+
+[[published]]
+name = "static d=16"
+method = "static"
+metric = 0.7
+error = 0.1
+total = 30.0
 
 [small]
 task = "digits"
@@ -98,6 +114,15 @@ def test_an_experiment_runs_once_and_its_results_come_from_the_folders(clone: Pa
     assert all(r["seconds"] >= 0 and r["commit"] and r["config"]["method"] and r["curve"] for r in runs)
     page = (results / "README.md").read_text()
     assert "narrowcast reproduce tiny" in page
+    tall = {p.stem: struct.unpack(">II", p.read_bytes()[16:24])[1] for p in results.glob("*.png")}
+    assert (
+        tall["frontier"] == 2 * tall["lines"] == 2 * tall["curves"]
+    )  # the paper's row has no d: no second panel
+    code, said = call("results")
+    assert code == 0, said
+    judged = (clone / "docs/results.md").read_text()
+    assert "| Static sends fewer bytes | - | **holds**: [tiny](#tiny) |" in judged
+    assert "| 0.7 +- 0.1 | 30 |" in judged
     before = sorted(p.stat().st_mtime_ns for p in (clone / "runs").rglob("records.jsonl"))
     code, said = call("tiny")
     assert code == 0
@@ -160,6 +185,44 @@ def test_cifar10_runs_through_at_small_scale(clone: Path) -> None:
     assert not (clone / "experiments/results").exists()
 
 
+@pytest.mark.parametrize("name", ["sst2", "personachat", "lora"])
+def test_the_experiments_on_text_run_through_at_small_scale(clone: Path, name: str) -> None:
+    """Every row for two rounds, with tiny models on a few sentences."""
+    pytest.importorskip("transformers", reason="needs the extra narrowcast[text]")
+    (write_lines if name == "personachat" else write_sst2)(clone / "data")
+    (clone / f"experiments/{name}.toml").write_text((ROOT / f"experiments/{name}.toml").read_text())
+    code, said = call(name, "--smoke", "--data", str(clone / "data"))
+    assert code == 0, said
+    assert all(f"| {row.name} |" in said for row in experiment.load(name, "small").study.rows)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "sst2", "personachat"])
+def test_the_papers_own_scale_is_a_study_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    paper = experiment.load(name, "paper")
+    assert len(paper.study.rows) >= 16
+    assert len(paper.study.seeds) >= 3
+
+
+def test_a_row_for_so_many_minutes_goes_on_when_called_again(clone: Path) -> None:
+    arguments = ("tiny", "--only", "static d=16", "--minutes", "0")
+    for rounds in (1, 2):  # no time at all is enough for a round
+        code, said = call(*arguments)
+        assert code == 0, said
+        assert f"| rounds | {rounds} of " in said
+    folder = clone / "experiments/results/tiny/timed"
+    assert len((folder / "records.jsonl").read_text().splitlines()) == 2
+    assert {path.name for path in folder.iterdir()} == {
+        "README.md",
+        "records.jsonl",
+        "config.toml",
+        "curve.png",
+    }
+    code, said = call("tiny", "--minutes", "1")
+    assert code == 2
+    assert "--minutes is for one row, not" in said
+
+
 def test_table_1_is_measured_as_the_paper_says(tmp_path: Path) -> None:
     d, E, K = table1.d, table1.E, table1.K
     expected = {
@@ -168,8 +231,13 @@ def test_table_1_is_measured_as_the_paper_says(tmp_path: Path) -> None:
         "k-subspace": (d * E, d * E * K, d * K),
         "k-subspace-time-varying": (d * E, (2 * E - 1) * d * K, d * E * K),
     }
-    for name, (up, down, dimensions) in expected.items():
-        row, _ = table1.measure(name)
-        assert (row.up, row.down, row.dimensions) == (up, down, dimensions), name
     page = table1.reproduce(tmp_path / "table1")
     assert (tmp_path / "table1/README.md").read_text() == page
+    rows = table1.read(tmp_path / "table1")
+    assert rows
+    found = {row.method: (row.up, row.down, row.dimensions) for row in rows if row.method in expected}
+    assert found == expected
+    assert all(table1.agrees(row) for row in rows)
+    assert table1.markdown(rows) == page
+    assert not table1.agrees(msgspec.structs.replace(rows[1], down=rows[1].down + 1))
+    assert not table1.agrees(msgspec.structs.replace(rows[1], dimensions=rows[1].dimensions - 1))

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 from pathlib import Path
 
@@ -59,6 +60,7 @@ class Counting:
 
 
 def tiny(folder: Path, text: str = TINY) -> Study:
+    folder.mkdir(exist_ok=True)
     (folder / "tiny.toml").write_text(text)
     return study.load(folder / "tiny.toml")
 
@@ -168,6 +170,9 @@ def test_what_diverges_is_the_worst_and_is_kept(tmp_path: Path) -> None:
     assert "Diverged at every rate, or with every seed: ours." in page
     assert "Not run yet: plain, half as long." in page
     assert "1e+30: diverged" in page
+    lost, kept = study_table.from_csv(study_table.as_csv(outcomes))
+    assert (lost.name, lost.values, kept) == ("ours", [], study_table.lines(outcomes)[0])
+    assert math.isnan(lost.mean)
 
 
 def test_the_report_has_means_errors_and_ratios(tmp_path: Path) -> None:
@@ -189,6 +194,7 @@ def test_the_report_has_means_errors_and_ratios(tmp_path: Path) -> None:
     table = list(csv.DictReader(io.StringIO(study_table.as_csv(outcomes))))
     assert [row["name"] for row in table] == ["ours", "plain", "plain, half as long"]
     assert float(table[0]["bytes_up"]) == ours.up
+    assert study_table.from_csv(study_table.as_csv(outcomes)) == [ours, plain, half]
     drawn = study_plot.draw([ours, plain, half], tmp_path / "p.png", plan.title, "accuracy")
     assert drawn.read_bytes().startswith(b"\x89PNG")
 

@@ -61,3 +61,9 @@ def test_a_single_peak_is_found_within_the_budget(
 def test_a_grid_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="grid"):
         Grid(**{"centre": 1.0, **wrong})  # type: ignore[arg-type]
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1.5, 10), st.integers(-6, 6))
+def test_below_a_rate_of_the_grid_lies_the_next_one(centre: float, factor: float, i: int) -> None:
+    grid = Grid(centre, factor)
+    assert grid.below(grid.rate(i)) == grid.rate(i - 1)

@@ -2,8 +2,10 @@
 
 At the top the settings that all rows share, and `seeds`; `[tune]` says how rates are found; a `[[run]]` is a
 row, whose `lr` is the centre of its grid. Tuning is done with another seed on a held-out part of the training
-set, in shorter runs; the test set is read by the final runs alone. Every run has a folder of its own, named
-by its settings: what is finished is never repeated, and a changed setting is another run.
+set, in shorter runs; the test set is read by the final runs alone. A rate found so may lie on the edge of
+stability: when any final run diverges, all seeds are run again at the next lower rate. Every run has a
+folder of its own, named by its settings: what is finished is never repeated, and a changed setting is
+another run.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from narrowcast.tune import Grid, best_of, search
 
 Say = Callable[[str], None]
 Attempt = Callable[[RunConfig], Path | None]  # the folder of a finished run; None: it diverged
+RETREATS = 3  # lower rates than the tuned one that a row may go down to
 
 
 class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,9 +83,10 @@ class Outcome:
 
     row: Row
     trials: dict[float, float]  # rate -> the metric of the tuning run, nan where it diverged
-    rate: float | None  # the best; None: all diverged
-    runs: list[Summary]  # the final runs that came to their end
-    diverged: int  # final runs that did not
+    tuned: float | None  # the best of them; None: all diverged
+    rate: float | None  # that of the final runs: lower than the tuned one where a run diverged at it
+    runs: list[Summary]  # the final runs at `rate` that came to their end
+    diverged: dict[float, int]  # rate -> final runs that did not, in the order they were tried
 
 
 def load(path: Path) -> Study:
@@ -134,12 +138,28 @@ def folder_of(config: RunConfig) -> str:
 
 
 def follow(study: Study, row: Row, attempt: Attempt, tune_only: bool = False) -> Outcome:
-    """Tune the row, then run it over the seeds."""
+    """Tune the row, then run it over the seeds, at lower rates while any of them diverges."""
     trials: dict[float, float] = {}
-    rate = _tuned(study, row, attempt, trials) if study.tuning else row.config.lr
-    seeds = [] if tune_only or rate is None else study.seeds
-    runs = [_summary(attempt(study.final(row, rate or 0.0, seed))) for seed in seeds]
-    return Outcome(row, trials, rate, [r for r in runs if r], runs.count(None))
+    tuned = _tuned(study, row, attempt, trials) if study.tuning else row.config.lr
+    if tune_only or tuned is None:
+        return Outcome(row, trials, tuned, tuned, [], {})
+    rate, diverged = tuned, dict[float, int]()
+    while True:
+        runs = [_summary(attempt(study.final(row, rate, seed))) for seed in study.seeds]
+        ended = [run for run in runs if run]
+        if len(ended) < len(runs):
+            diverged[rate] = len(runs) - len(ended)
+        if rate not in diverged or study.tuning is None or len(diverged) > RETREATS:
+            return Outcome(row, trials, tuned, rate, ended, diverged)
+        rate = lower(study.grid(row), rate, trials)
+
+
+def lower(grid: Grid, rate: float, trials: dict[float, float]) -> float:
+    """The next rate down the grid that is not known to diverge."""
+    rate = grid.below(rate)
+    while math.isnan(trials.get(rate, 0.0)):
+        rate = grid.below(rate)
+    return rate
 
 
 def _tuned(study: Study, row: Row, attempt: Attempt, trials: dict[float, float]) -> float | None:

@@ -31,6 +31,10 @@ class Grid:
         """centre * factor^i in three digits: a rate that can be read, and typed."""
         return float(f"{self.centre * self.factor**i:.3g}")
 
+    def below(self, rate: float) -> float:
+        """The next lower rate than one of the grid's."""
+        return self.rate(round(math.log(rate / self.centre, self.factor)) - 1)
+
     def next(self, scores: Mapping[int, float]) -> int | None:
         """The next i to try, from the scores so far (higher is better); None: the search is over."""
         for i in START:

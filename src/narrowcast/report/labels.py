@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,14 +11,21 @@ from matplotlib.transforms import Bbox
 
 GAP = 11.0  # pixels of 100 dpi between a point and its label
 MARK = 9.0  # half the width of a point
+BAR = 3.0  # half the width of an error bar's caps
 RINGS = 14  # distances to try
 FAR = 2.5  # gaps beyond which a thin line leads from the label to its point
 
 
-def place(axes: Axes, points: list[tuple[float, float, str, str]], size: float = 8.0) -> None:
+def place(
+    axes: Axes,
+    points: list[tuple[float, float, str, str]],
+    bars: Sequence[tuple[float, float, float]] = (),
+    size: float = 8.0,
+) -> None:
     """Write (x, y, text, colour) beside every point, clear of all points and of the other labels.
 
-    The limits and scales of the axes must be final: places are found in pixels.
+    `bars` are error bars (x, low, high) to keep clear of too. The limits and scales of the axes must be
+    final: places are found in pixels.
     """
     figure = axes.get_figure()
     assert isinstance(figure, Figure), "labels are placed in a figure of their own"
@@ -27,8 +34,9 @@ def place(axes: Axes, points: list[tuple[float, float, str, str]], size: float =
     figure.set_layout_engine("none")  # from here on nothing moves
     points_a_pixel = 72 / figure.dpi  # offsets in points stay right at any resolution
     pixels = [_pixel(axes, x, y) for x, y, _, _ in points]
-    inside = axes.get_window_extent()
+    inside = axes.get_window_extent().padded(-BAR * scale)
     taken = [_around(px, py, MARK * scale) for px, py in pixels]
+    taken += [_along(_pixel(axes, x, low), _pixel(axes, x, high), BAR * scale) for x, low, high in bars]
     order = sorted(range(len(points)), key=lambda i: -pixels[i][1])
     for i in order:
         x, y, text, colour = points[i]
@@ -51,6 +59,10 @@ def _pixel(axes: Axes, x: float, y: float) -> tuple[float, float]:
 
 def _around(px: float, py: float, r: float) -> Bbox:
     return Bbox.from_extents(px - r, py - r, px + r, py + r)
+
+
+def _along(low: tuple[float, float], high: tuple[float, float], r: float) -> Bbox:
+    return Bbox.from_extents(low[0] - r, low[1], high[0] + r, high[1])
 
 
 def _moved(box: Bbox, point: tuple[float, float], dx: float, dy: float) -> Bbox:

@@ -47,8 +47,9 @@ def draw(rows: list[Line], path: Path, title: str, metric: str, higher_is_better
     axes.set_title(title)
     axes.grid(alpha=0.3, which="major")
     axes.margins(x=0.12, y=0.08)
-    marks = zip(rows, heights, strict=True)
-    labels.place(axes, [(r.up + r.down, h, _label(r, h), _ink(r)) for r, h in marks])
+    marks = list(zip(rows, heights, strict=True))
+    bars = [(r.up + r.down, h - r.error, h + r.error) for r, h in marks if h == r.mean]
+    labels.place(axes, [(r.up + r.down, h, _label(r, h), _ink(r)) for r, h in marks], bars)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,11 @@ from narrowcast.report.summary import Compression
 from narrowcast.report.table import markdown_table, times
 from narrowcast.report.units import format_bytes
 from narrowcast.study import Outcome, Study, Tuning
+
+COLUMNS = (
+    "name method settings lr given_up mean standard_error seeds_diverged bytes_up bytes_down compression_up "
+    "compression_down compression seconds values"
+)
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,8 @@ class Line:
     method: str
     settings: str
     rate: float
-    values: list[float]  # the metric of every seed that came to its end
+    given_up: dict[float, int]  # higher rates, the tuned one first -> final runs that diverged at them
+    values: list[float]  # the metric of every seed that came to its end; none: the rest here is nan
     diverged: int  # seeds that did not
     up: float
     down: float
@@ -32,7 +39,7 @@ class Line:
 
     @property
     def mean(self) -> float:
-        return statistics.mean(self.values)
+        return _mean(self.values)
 
     @property
     def error(self) -> float:
@@ -46,29 +53,37 @@ def standard_error(values: list[float]) -> float:
 
 def lines(outcomes: list[Outcome]) -> list[Line]:
     """The rows that have a result, in the order of the file."""
-    done = [o for o in outcomes if o.runs and o.rate is not None]
-    plain = [_bytes(o) for o in done if o.row.config.method == "uncompressed"]
-    return [_line(o, max(plain, key=sum, default=None)) for o in done]
+    return [line for line in all_lines(outcomes) if line.values]
+
+
+def all_lines(outcomes: list[Outcome]) -> list[Line]:
+    """And those that diverged at every rate, or with every seed."""
+    plain = [_bytes(o) for o in outcomes if o.runs and o.row.config.method == "uncompressed"]
+    return [_line(o, max(plain, key=sum, default=None)) for o in outcomes]
 
 
 def _bytes(o: Outcome) -> tuple[float, float]:
-    return statistics.mean(run.up for run in o.runs), statistics.mean(run.down for run in o.runs)
+    return _mean([run.up for run in o.runs]), _mean([run.down for run in o.runs])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.mean(values) if values else math.nan
 
 
 def _line(o: Outcome, against: tuple[float, float] | None) -> Line:
-    assert o.rate is not None
     up, down = _bytes(o)
     return Line(
         name=o.row.name,
         method=o.row.config.method,
         settings=_settings(o.row.settings),
-        rate=o.rate,
+        rate=math.nan if o.rate is None else o.rate,
+        given_up={rate: runs for rate, runs in o.diverged.items() if rate != o.rate},
         values=[run.metric for run in o.runs if run.metric is not None],
-        diverged=o.diverged,
+        diverged=o.diverged.get(o.rate, 0) if o.rate is not None else 0,
         up=up,
         down=down,
-        seconds=statistics.mean(run.seconds for run in o.runs),
-        ratio=Compression(against[0] / up, against[1] / down) if against else None,
+        seconds=_mean([run.seconds for run in o.runs]),
+        ratio=Compression(against[0] / up, against[1] / down) if against and o.runs else None,
     )
 
 
@@ -99,7 +114,9 @@ def _tuning(t: Tuning, outcomes: list[Outcome], metric: str) -> list[str]:
         "## The tuning of the rates",
         f"Runs of at most {t.epochs:g} epochs with seed {t.seed} on a held-out tenth of the training set; a "
         f"grid by the factor {t.factor:g}: three rates, then one more while the best lies on the border, "
-        f"{t.most} at most. {metric.capitalize()} on the held-out part; the chosen rate is bold.",
+        f"{t.most} at most. {metric.capitalize()} on the held-out part; the chosen rate is bold. Where a "
+        "final run diverged at it, all seeds were run again at the next lower rate of the grid: the table "
+        "above has the rate given up in brackets, with the runs that diverged there.",
         markdown_table(["method", "lr: result"], [_sweep(o) for o in outcomes], left=2),
     ]
 
@@ -114,12 +131,18 @@ def _cells(line: Line) -> list[str]:
     return [
         line.name,
         line.settings,
-        f"{line.rate:g}",
+        _rate(line),
         f"{line.mean:.4f} +- {line.error:.4f}{lost}",
         format_bytes(line.up),
         format_bytes(line.down),
         "-" if r is None else times(r.up, r.down, r.total),
     ]
+
+
+def _rate(line: Line) -> str:
+    """20 (60: 3 diverged): run at 20, after 3 final runs had diverged at the tuned 60."""
+    left = ", ".join(f"{rate:g}: {runs} diverged" for rate, runs in line.given_up.items())
+    return f"{line.rate:g}" + (f" ({left})" if left else "")
 
 
 def _failures(outcomes: list[Outcome], missing: list[str]) -> list[str]:
@@ -133,20 +156,43 @@ def _sweep(o: Outcome) -> list[str]:
     tried = []
     for rate, value in sorted(o.trials.items()):
         text = f"{rate:g}: " + ("diverged" if math.isnan(value) else f"{value:.4f}")
-        tried.append(f"**{text}**" if rate == o.rate else text)
+        tried.append(f"**{text}**" if rate == o.tuned else text)
     return [o.row.name, ", ".join(tried)]
 
 
 def as_csv(outcomes: list[Outcome]) -> str:
-    """A row a line, numbers in full."""
+    """A row a line, numbers in full; nan where all diverged."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = "name method settings lr mean standard_error seeds_diverged bytes_up bytes_down"
-    writer.writerow(
-        [*names.split(), "compression_up", "compression_down", "compression", "seconds", "values"]
-    )
-    for x in lines(outcomes):
+    writer.writerow(COLUMNS.split())
+    for x in all_lines(outcomes):
         ratio = [x.ratio.up, x.ratio.down, x.ratio.total] if x.ratio else [""] * 3
-        what = [x.name, x.method, x.settings, x.rate, x.mean, x.error, x.diverged, x.up, x.down]
+        left = " ".join(f"{rate:g}:{runs}" for rate, runs in x.given_up.items())
+        what = [x.name, x.method, x.settings, x.rate, left, x.mean, x.error, x.diverged, x.up, x.down]
         writer.writerow([*what, *ratio, x.seconds, " ".join(map(str, x.values))])
     return text.getvalue()
+
+
+def from_csv(text: str) -> list[Line]:
+    """What `as_csv` wrote; a file from before rates were given up has no such column."""
+    return [_read(row) for row in csv.DictReader(io.StringIO(text))]
+
+
+def _read(row: dict[str, str]) -> Line:
+    if None in row or None in row.values():
+        raise ValueError(f"row {row['name']!r} has not the columns of the head")
+    left = (pair.split(":") for pair in row.get("given_up", "").split())
+    up, down = row["compression_up"], row["compression_down"]
+    return Line(
+        name=row["name"],
+        method=row["method"],
+        settings=row["settings"],
+        rate=float(row["lr"]),
+        given_up={float(rate): int(runs) for rate, runs in left},
+        values=[float(value) for value in row["values"].split()],
+        diverged=int(row["seeds_diverged"]),
+        up=float(row["bytes_up"]),
+        down=float(row["bytes_down"]),
+        seconds=float(row["seconds"]),
+        ratio=Compression(float(up), float(down)) if up else None,
+    )

@@ -14,31 +14,48 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="table1, or a file experiments/NAME.toml")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="table1, a file experiments/NAME.toml, or results")
+    ] = None,
     scale: Annotated[str, typer.Option(help="small: this machine; paper: the paper's settings")] = "small",
     only: Annotated[list[str] | None, typer.Option(help="a method or a row; may be given again")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say how long it would take")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="runs at a time, one thread each")] = 1,
     smoke: Annotated[bool, typer.Option("--smoke", help="a few rounds of each row: does it run?")] = False,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="one row, untuned, for so long; again: so much longer")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="folder of the data [NARROWCAST_DATA]")] = None,
     runs: Annotated[Path | None, typer.Option(help="folder of the runs [runs/NAME-SCALE]")] = None,
     out: Annotated[Path | None, typer.Option(help="of the results [experiments/results/NAME]")] = None,
 ) -> None:
-    """The paper's tables and figures: runs what is missing, and writes experiments/results/NAME."""
+    """The paper's tables and figures: runs what is missing, and writes experiments/results/NAME.
+
+    `narrowcast reproduce results` runs nothing: it judges the claims by those results, in docs/results.md.
+    """
     from narrowcast.cli import console, said
     from narrowcast.config import ConfigError
-    from narrowcast.reproduce import experiment, table1
+    from narrowcast.reproduce import experiment, page, table1
 
     with said():
         if name is None:
-            raise ConfigError(f"say what to reproduce: {', '.join(['table1', *experiment.names()])}")
+            raise ConfigError(
+                f"say what to reproduce: {', '.join(['table1', *experiment.names(), 'results'])}"
+            )
+        if name == "results":
+            page.write(out or page.PAGE)
+            console.print(f"wrote {out or page.PAGE}", markup=False, highlight=False)
+            return
         if name == "table1":
-            page = table1.reproduce(out or experiment.FOLDER / "results" / "table1")
-            console.print(page, markup=False, highlight=False, soft_wrap=True)
+            shown = table1.reproduce(out or experiment.FOLDER / "results" / "table1")
+            console.print(shown, markup=False, highlight=False, soft_wrap=True)
             return
         chosen = experiment.load(name, scale)
         if smoke:
             chosen = experiment.smoke(chosen, _smoke_changes(chosen, data))
+        if minutes is not None:
+            _timed(chosen, only, minutes, runs or chosen.runs, out or chosen.results / "timed", console)
+            return
         if dry_run:
             _estimate(chosen, only, console)
             return
@@ -48,8 +65,12 @@ def reproduce(
 def _smoke_changes(chosen: Experiment, data: Path | None) -> dict[str, Any]:
     """Small data in place of large, and a narrow net."""
     changes: dict[str, Any] = {"data": str(data)} if data else {}
-    if any(row.config.task == "cifar10" for row in chosen.study.rows):
-        changes |= {"task": "cifar10-small", "width": 4, "clients": 100, "cohort": 10, "dim": 64, "k": 20}
+    few = {"dim": 64, "k": 20, "sketch_columns": 100}
+    match chosen.study.rows[0].config.task:
+        case "cifar10":
+            changes |= {"task": "cifar10-small", "width": 4, "clients": 100, "cohort": 10, **few}
+        case "sst2" | "personachat":
+            changes |= {"model": "tiny", "clients": 6, "cohort": 3, "test_examples": 10, **few}
     return changes
 
 
@@ -79,6 +100,28 @@ def _estimate(chosen: Experiment, only: list[str] | None, console: Console) -> N
                 markup=False,
             )
     console.print(f"together at most {total:.2f} core-hours, evaluation left out", highlight=False)
+
+
+def _timed(
+    chosen: Experiment, only: list[str] | None, minutes: float, runs: Path, out: Path, console: Console
+) -> None:
+    from narrowcast.config import ConfigError
+    from narrowcast.progress import RunProgress, prepare_kernels
+    from narrowcast.reproduce import timed
+
+    names = _chosen(chosen, only)
+    if len(names) != 1:
+        raise ConfigError(f"--minutes is for one row, not {len(names)}: name it with --only")
+    row = next(row for row in chosen.study.rows if row.name == names[0])
+    prepare_kernels(console)
+    with RunProgress(console) as progress:
+        folder = timed.run(row, chosen.study.seeds[0], minutes, runs, progress)
+    command = (
+        f'narrowcast reproduce {chosen.name} --scale {chosen.scale} --only "{row.name}" --minutes {minutes:g}'
+    )
+    console.print(
+        timed.write(chosen, row, folder, out, command), markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def _run(

@@ -1,7 +1,9 @@
 """An experiment: a file experiments/NAME.toml with a study for each scale, and the pictures to draw of it.
 
 title = "..."
+about = "..."                 what its clients hold and how they come, for the page of results; or left out
 [[figure]]                    kind = "frontier", "curves" or "lines", see `figures`
+[[claim]], [[published]]      what is to be judged, and the paper's own rows, see `claims`
 [small]                       a study (see `narrowcast.study`) that this machine can run
 [paper]                       the same with the paper's own settings
 """
@@ -17,6 +19,8 @@ from msgspec import Meta
 
 from narrowcast import study
 from narrowcast.config import ConfigError, read_toml
+from narrowcast.reproduce import claims
+from narrowcast.reproduce.claims import Claim, Published
 from narrowcast.study import Study
 
 FOLDER = Path("experiments")
@@ -44,6 +48,9 @@ class Experiment:
     scale: str
     study: Study
     figures: list[Figure]
+    claims: list[Claim]  # about the rows of scale small
+    published: list[Published]
+    about: str = ""
 
     @property
     def runs(self) -> Path:
@@ -80,11 +87,20 @@ def load(name: str, scale: str) -> Experiment:
         figures = msgspec.convert(table.get("figure", []), list[Figure])
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: [[figure]]: {error}") from None
-    rows = {row.name for row in planned.rows}
-    for figure in figures:
-        if scale == "small" and (unknown := set(figure.rows or []) - rows):
-            raise ConfigError(f"{path}: a figure names rows that are none: {', '.join(sorted(unknown))}")
-    return Experiment(name, scale, planned, figures)
+    said, published = claims.parse(table, str(path))
+    if scale == "small":
+        rows = {row.name for row in planned.rows}
+        _known(path, "figure", {name for figure in figures for name in figure.rows or []} - rows)
+        _known(path, "claim", {name for claim in said for pair in claim.pairs for name in pair} - rows)
+    about = table.get("about", "")
+    if not isinstance(about, str):
+        raise ConfigError(f"{path}: about is a text, got {about!r}")
+    return Experiment(name, scale, planned, figures, said, published, about)
+
+
+def _known(path: Path, what: str, unknown: set[str]) -> None:
+    if unknown:
+        raise ConfigError(f"{path}: a {what} names rows that are none: {', '.join(sorted(unknown))}")
 
 
 def smoke(experiment: Experiment, changes: dict[str, Any]) -> Experiment:

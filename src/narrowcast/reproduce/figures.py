@@ -3,11 +3,16 @@
 frontier   the metric against the bytes of a run, or against how many times fewer they are than uncompressed
 curves     the metric against epochs, of the rows named
 lines      the metric against a setting (d, a rate of participation), a line for each method
+
+Where the paper prints rows of its own ([[published]]), a frontier over compression and lines over d have them
+in a second panel: their model and data are larger, and so is the scale.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +24,26 @@ from matplotlib.axes import Axes
 
 from narrowcast import records
 from narrowcast.report import labels, study_plot
-from narrowcast.report.study_table import Line, lines, standard_error
+from narrowcast.report.study_table import lines, standard_error
 from narrowcast.report.style import FAMILY, STYLE
+from narrowcast.reproduce.claims import Published
 from narrowcast.reproduce.experiment import Experiment, Figure
 from narrowcast.study import Outcome
 
-SIZE = (9, 6)
+SIZE = (9, 6)  # inches of a panel
+AXES = {"dim": "d", "participation": "share of the asked clients that come"}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point with its error, whoever measured it."""
+
+    x: float
+    y: float
+    error: float
+    name: str
+    method: str
+    group: str  # the line it is on
 
 
 def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: Path) -> Path | None:
@@ -36,38 +55,70 @@ def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: 
     facts, title = chosen[0].runs[0].facts, experiment.study.title
     if figure.kind == "frontier" and figure.x == "bytes":
         return study_plot.draw(lines(chosen), path, title, facts.metric, facts.higher_is_better)
-    canvas, axes = plt.subplots(figsize=SIZE, layout="constrained")
-    axes.set_title(title)
-    axes.set_ylabel(facts.metric)
-    axes.grid(alpha=0.3)
-    match figure.kind:
-        case "frontier":
-            _compression(axes, lines(chosen))
-        case "curves":
-            _curves(axes, chosen)
-        case "lines":
-            _lines(axes, figure, chosen)
+    theirs = _theirs(figure, experiment.published)
+    panels = 2 if theirs else 1
+    size = (SIZE[0], SIZE[1] * panels)
+    canvas, grid = plt.subplots(panels, figsize=size, layout="constrained", squeeze=False)
+    stack: list[Axes] = list(grid[:, 0])  # one above the other: legible at the width of a page
+    titles = [title, "the paper's own"]
+    for axes, heading in zip(stack, titles[:panels], strict=True):
+        axes.set_title(heading)
+        axes.set_ylabel(facts.metric)
+        axes.grid(alpha=0.3)
+    if figure.kind == "curves":
+        _curves(stack[0], chosen)
+    else:
+        _panels(figure, stack, [_ours(figure, chosen), theirs][:panels])
     canvas.savefig(path, dpi=150)
     plt.close(canvas)
     return path
 
 
-def _compression(axes: Axes, rows: list[Line]) -> None:
-    shown = [row for row in rows if row.ratio is not None]
-    for row in shown:
-        assert row.ratio is not None
-        colour, marker = STYLE[row.method]
-        loud = row.method in FAMILY
+def _ours(figure: Figure, chosen: list[Outcome]) -> list[Mark]:
+    marks = []
+    for o, line in zip(chosen, lines(chosen), strict=True):
+        if figure.kind == "lines":
+            x = float(getattr(o.row.config, figure.x))
+        elif line.ratio is not None:
+            x = line.ratio.total
+        else:
+            continue
+        marks.append(Mark(x, line.mean, line.error, line.name, line.method, _group(o, figure.by)))
+    return marks
+
+
+def _theirs(figure: Figure, published: list[Published]) -> list[Mark]:
+    """The paper's rows, where they have what this figure shows."""
+    if (figure.kind, figure.x) not in (("frontier", "compression"), ("lines", "dim")):
+        return []
+    at = [(row.dim if figure.kind == "lines" else row.total, row) for row in published]
+    return [Mark(x, r.metric, r.error, r.name, r.method, r.method) for x, r in at if x is not None]
+
+
+def _panels(figure: Figure, panels: list[Axes], marks: Sequence[list[Mark]]) -> None:
+    for axes, points in zip(panels, marks, strict=True):
+        if figure.kind == "lines":
+            _lines(axes, figure, points)
+        else:
+            _compression(axes, points)
+    if figure.kind == "frontier":  # once nothing moves any more
+        for axes, points in zip(panels, marks, strict=True):
+            bars = [(m.x, m.y - m.error, m.y + m.error) for m in points]
+            labels.place(axes, [(m.x, m.y, m.name, STYLE[m.method][0]) for m in points], bars)
+
+
+def _compression(axes: Axes, marks: list[Mark]) -> None:
+    for mark in marks:
+        colour, marker = STYLE[mark.method]
+        loud = mark.method in FAMILY
         axes.errorbar(
-            row.ratio.total, row.mean, yerr=row.error, fmt=marker, color=colour, capsize=3,
+            mark.x, mark.y, yerr=mark.error or None, fmt=marker, color=colour, capsize=3,
             markersize=10 if loud else 7, markeredgecolor="black" if loud else colour,
             zorder=4 if loud else 3,
         )  # fmt: skip
     axes.set_xscale("log")
     axes.set_xlabel("compression of the run: uncompressed bytes over these, harmonic mean of up and down")
     axes.margins(x=0.15, y=0.1)
-    points = [(r.ratio.total, r.mean, r.name, STYLE[r.method][0]) for r in shown if r.ratio]
-    labels.place(axes, points)
 
 
 def _curves(axes: Axes, chosen: list[Outcome]) -> None:
@@ -88,25 +139,24 @@ def _by_epoch(folder: Path, facts: Any) -> list[tuple[float, float]]:
     return [((r.round + 1) / facts.rounds_per_epoch, r.metrics[facts.metric]) for r in evaluated]
 
 
-def _lines(axes: Axes, figure: Figure, chosen: list[Outcome]) -> None:
-    groups: dict[str, list[tuple[float, Line]]] = {}
-    for outcome, line in zip(chosen, lines(chosen), strict=True):
-        value = float(getattr(outcome.row.config, figure.x))
-        groups.setdefault(_group(outcome, figure.by), []).append((value, line))
-    for i, (name, points) in enumerate(groups.items()):
-        points.sort(key=lambda point: point[0])
+def _lines(axes: Axes, figure: Figure, marks: list[Mark]) -> None:
+    groups: dict[str, list[Mark]] = {}
+    for mark in sorted(marks, key=lambda mark: mark.x):
+        groups.setdefault(mark.group, []).append(mark)
+    names = list(dict.fromkeys(mark.group for mark in marks))  # in the order of the file
+    for i, name in enumerate(names):
+        points = groups[name]
         colour, marker = STYLE.get(name, (f"C{i}", "os^Dvp"[i % 6]))
+        errors = [m.error for m in points] if any(m.error for m in points) else None
         axes.errorbar(
-            [x for x, _ in points], [line.mean for _, line in points],
-            yerr=[line.error for _, line in points], color=colour, marker=marker, capsize=3, label=name,
+            [m.x for m in points], [m.y for m in points], yerr=errors, color=colour, marker=marker,
+            capsize=3, label=name,
         )  # fmt: skip
-    if figure.x in ("dim", "participation"):
+    if figure.x in AXES:
         axes.set_xscale("log", base=2)
-        ticks = sorted({x for points in groups.values() for x, _ in points})
-        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
-    axes.set_xlabel(
-        {"dim": "d", "participation": "share of the asked clients that come"}.get(figure.x, figure.x)
-    )
+        ticks = sorted({mark.x for mark in marks})
+        axes.set_xticks(ticks, [f"{x:,.0f}" if x == round(x) else f"{x:g}" for x in ticks])
+    axes.set_xlabel(AXES.get(figure.x, figure.x))
     axes.legend()
 
 

@@ -49,6 +49,8 @@ def _record(outcome: Outcome, run: Summary) -> dict[str, Any]:
         "seconds": round(run.seconds, 1),
         "config": runner.load_config(run.folder).model_dump(exclude_none=True, exclude={"data"}),
         "parameters": run.facts.parameters,
+        "metric": run.facts.metric,
+        "higher_is_better": run.facts.higher_is_better,
         "rounds": run.rounds,
         "bytes_up": run.up,
         "bytes_down": run.down,

@@ -1,0 +1,171 @@
+"""Claims as data: which row should be ahead of which, and a verdict that is computed, never typed.
+
+[[claim]]
+says = "..."                      in our own words
+where = "the paper, section ..."  who says so; left out: a question of our own
+kind = "ahead"                    or "within", or "cheaper", or a list: every pair is asked all of it
+by = 0.01                         within: how far behind is still within
+times = 10.0                      cheaper: more than so many times fewer bytes (1 where left out)
+pairs = [["row", "other row"]]    names of rows
+why = "..."                       the reason, in prose
+
+Let m be the difference of two rows' means in favour of the first, s = sqrt(s_1^2 + s_2^2) its standard error
+over the seeds. The first is ahead where m - 2 s > 0, and within where m - 2 s > -by; the answer is no where
+m + 2 s lies below that limit, and open in between. `says` and `why` have no figures: those of the pairs are
+printed beside them, from the results, and cannot drift from them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from narrowcast.config import ConfigError
+from narrowcast.methods import METHODS
+from narrowcast.report.study_table import Line
+
+Kind = Literal["ahead", "within", "cheaper"]
+Answer = Literal["yes", "no", "open", "not run yet"]
+Verdict = Literal["holds", "holds in part", "does not hold here", "not run yet"]
+Text = Annotated[str, Meta(min_length=1)]
+FIGURE = re.compile(r"\d+\.\d+|\d+\s*[kMGT]?B\b")  # decimals and bytes: what a run prints
+
+
+class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    says: Text
+    kind: Kind | Annotated[list[Kind], Meta(min_length=1)]
+    pairs: Annotated[list[tuple[str, str]], Meta(min_length=1)]
+    why: Text
+    where: str = ""
+    by: Annotated[float, Meta(ge=0)] | None = None
+    times: Annotated[float, Meta(ge=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if ("within" in self.kinds) != (self.by is not None):
+            raise ValueError(f"by says how far behind is still within: needed there alone, got {self.by}")
+        if self.times is not None and "cheaper" not in self.kinds:
+            raise ValueError(f"times is for kind cheaper, got {self.times} for {', '.join(self.kinds)}")
+        if found := FIGURE.search(f"{self.says} {self.why}"):
+            advice = "leave figures out, the page prints those of the pairs"
+            raise ValueError(f"{found[0]!r} in says or why: {advice}")
+        if same := [one for one, other in self.pairs if one == other]:
+            raise ValueError(f"a pair needs two rows, got {same[0]!r} twice")
+
+    @property
+    def kinds(self) -> list[Kind]:
+        return self.kind if isinstance(self.kind, list) else [self.kind]
+
+
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[[published]]: a row as the paper prints it. Under the name of one of ours it stands beside that."""
+
+    name: Text
+    method: str  # for its colour
+    metric: float
+    error: Annotated[float, Meta(ge=0)] = 0.0  # 0: none is given
+    up: float | None = None  # times fewer bytes, each way and of both
+    down: float | None = None
+    total: float | None = None
+    dim: int | None = None
+    note: str = ""  # what is odd about it
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"unknown method {self.method!r}: choose one of {', '.join(METHODS)}")
+        numbers = [self.metric, *(x for x in (self.up, self.down, self.total, self.dim) if x is not None)]
+        if not all(math.isfinite(x) and x > 0 for x in numbers):
+            raise ValueError(f"numbers of {self.name!r} must be finite and above 0, got {numbers}")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two rows compared, in favour of the first; nan where one of them has no result."""
+
+    names: tuple[str, str]
+    lines: tuple[Line | None, Line | None]  # None: it was not run yet
+    difference: float  # of the means
+    error: float  # twice its standard error; inf where a row has a single seed
+    fewer: float  # bytes of the second's run over those of the first's
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Judged:
+    claim: Claim
+    pairs: list[Pair]
+    verdict: Verdict
+
+    @property
+    def share(self) -> str:
+        """ " 3 of 4": the pairs that say yes, where some do."""
+        yes = sum(pair.answer == "yes" for pair in self.pairs)
+        return f" {yes} of {len(self.pairs)}" if self.verdict == "holds in part" else ""
+
+
+def parse(table: Mapping[str, Any], path: str) -> tuple[list[Claim], list[Published]]:
+    """The claims of an experiment's file and the rows that its paper prints, checked."""
+    try:
+        claims = msgspec.convert(table.get("claim", []), list[Claim])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: [[claim]]: {error}") from None
+    try:
+        published = msgspec.convert(table.get("published", []), list[Published])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: [[published]]: {error}") from None
+    names = [row.name for row in published]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"{path}: [[published]]: more than one is called {', '.join(twice)}")
+    return claims, published
+
+
+def judge(claim: Claim, lines: Mapping[str, Line], higher_is_better: bool) -> Judged:
+    """The claim against the results: every pair's figures and answer, and what follows for the claim."""
+    pairs = [_pair(claim, names, lines, 1.0 if higher_is_better else -1.0) for names in claim.pairs]
+    return Judged(claim, pairs, verdict([pair.answer for pair in pairs]))
+
+
+def verdict(answers: list[Answer]) -> Verdict:
+    if "not run yet" in answers:
+        return "not run yet"
+    if all(answer == "yes" for answer in answers):
+        return "holds"
+    return "holds in part" if "yes" in answers else "does not hold here"
+
+
+def _pair(claim: Claim, names: tuple[str, str], lines: Mapping[str, Line], sign: float) -> Pair:
+    one, other = lines.get(names[0]), lines.get(names[1])
+    if one is None or other is None:
+        return Pair(names, (one, other), math.nan, math.nan, math.nan, "not run yet")
+    difference = sign * (one.mean - other.mean)
+    error = 2 * math.hypot(_error(one), _error(other))
+    fewer = (other.up + other.down) / (one.up + one.down)
+    answers: list[Answer] = []
+    for kind in claim.kinds:
+        if kind == "cheaper":
+            answers.append("yes" if fewer > (claim.times or 1.0) else "no")
+        else:
+            answers.append(_beyond(one, other, difference, error, -(claim.by or 0.0)))
+    answer: Answer = "no" if "no" in answers else "open" if "open" in answers else "yes"
+    return Pair(names, (one, other), difference, error, fewer, answer)
+
+
+def _beyond(one: Line, other: Line, difference: float, error: float, limit: float) -> Answer:
+    """Whether the first row lies beyond the limit; a seed that diverged counts against its row."""
+    if not one.values:
+        return "no"
+    if not other.values:
+        difference, error = math.inf, 0.0
+    if difference + error < limit:
+        return "no"
+    return "yes" if difference - error > limit and not one.diverged else "open"
+
+
+def _error(line: Line) -> float:
+    """Of a single seed nothing is known."""
+    return line.error if len(line.values) > 1 else math.inf

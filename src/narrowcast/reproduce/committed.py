@@ -1,0 +1,53 @@
+"""The results of an experiment as they were committed: what a page of results is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from narrowcast.config import ConfigError
+from narrowcast.report import study_table
+from narrowcast.report.study_table import Line
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What is needed of a line of runs.jsonl. All that were written before the metric was have accuracy."""
+
+    row: str
+    seed: int
+    config: dict[str, Any]
+    parameters: int
+    metric: str = "accuracy"
+    higher_is_better: bool = True
+
+
+@dataclass(frozen=True)
+class Committed:
+    lines: dict[str, Line]  # by the row's name, in the order of the file
+    runs: list[Run]
+
+    @property
+    def metric(self) -> str:
+        return self.runs[0].metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.runs[0].higher_is_better
+
+
+def read(folder: Path) -> Committed | None:
+    """What `results.write` left in the folder; None: nothing yet."""
+    table, runs = folder / "results.csv", folder / "runs.jsonl"
+    if not table.is_file() or not runs.is_file():
+        return None
+    try:
+        lines = {line.name: line for line in study_table.from_csv(table.read_text(encoding="utf-8"))}
+        known = [msgspec.json.decode(line, type=Run) for line in runs.read_bytes().splitlines() if line]
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"{folder} is damaged ({error}): write it again with narrowcast reproduce {folder.name}"
+        ) from None
+    return Committed(lines, known) if known else None

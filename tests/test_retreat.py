@@ -1,0 +1,77 @@
+"""A rate on the edge of stability: all seeds run again at the next lower one, and the table says so."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from narrowcast import study
+from narrowcast.config import RunConfig
+from narrowcast.methods import Diverged
+from narrowcast.report import study_table
+from narrowcast.study import Study
+from test_study import Counting, tiny
+
+
+class Unstable(Counting):
+    """Final runs of these (seed, rate) diverge after their last round."""
+
+    def __init__(self, bad: Callable[[int, float], bool]) -> None:
+        super().__init__()
+        self.bad = bad
+
+    def __call__(self, config: RunConfig, folder: Path) -> None:
+        super().__call__(config, folder)
+        if not config.validation and self.bad(config.seed, config.lr):
+            (folder / "model.narrowcast").unlink()
+            raise Diverged("the loss is nan: lower --lr")
+
+
+def unstable(folder: Path, bad: Callable[[int, float], bool]) -> tuple[Study, Unstable, study.Outcome]:
+    """The row "ours" of a study whose final runs diverge so, and what the folders alone say of it."""
+    plan, run = tiny(folder), Unstable(bad)
+    assert not study.conduct(plan, folder / "runs", ["ours"], run=run, say=lambda line: None)
+    (outcome,), _ = study.collect(plan, folder / "runs")
+    return plan, run, outcome
+
+
+def test_when_any_seed_diverges_all_run_again_at_the_next_lower_rate(tmp_path: Path) -> None:
+    _, _, calm = unstable(tmp_path / "calm", lambda seed, rate: False)
+    assert calm.tuned == calm.rate is not None
+    assert calm.diverged == {}
+    top = calm.rate
+    plan, run, outcome = unstable(tmp_path / "edge", lambda seed, rate: seed == 1 and rate >= top)
+    lower = plan.grid(plan.rows[0]).below(top)
+    assert (outcome.tuned, outcome.rate, outcome.diverged) == (top, lower, {top: 1})
+    finals = [(c.seed, c.lr) for c in run.ran if not c.validation]
+    assert finals == [(0, top), (1, top), (0, lower), (1, lower)]
+    assert [r.facts.seed for r in outcome.runs] == [0, 1]
+    assert outcome.trials == calm.trials  # the retreat is no part of the search
+    again = Unstable(run.bad)
+    study.conduct(plan, tmp_path / "edge" / "runs", ["ours"], run=again, say=lambda line: None)
+    assert not again.ran
+    (line,) = study_table.lines([outcome])
+    assert (line.rate, line.given_up, line.diverged) == (lower, {top: 1}, 0)
+    assert f"| {lower:g} ({top:g}: 1 diverged) |" in study_table.markdown(plan, [outcome], "x", "abc", [])
+
+
+def test_a_retreat_ends_after_three_steps_and_says_what_still_diverged(tmp_path: Path) -> None:
+    plan, run, outcome = unstable(tmp_path, lambda seed, rate: seed == 0)
+    grid = plan.grid(plan.rows[0])
+    assert outcome.tuned is not None
+    rates = [outcome.tuned]
+    for _ in range(study.RETREATS):
+        rates.append(grid.below(rates[-1]))
+    assert list(outcome.diverged.items()) == [(rate, 1) for rate in rates]
+    assert outcome.rate == rates[-1]
+    assert len([c for c in run.ran if not c.validation]) == 2 * (1 + study.RETREATS)
+    (line,) = study_table.lines([outcome])
+    assert (line.diverged, line.given_up, len(line.values)) == (1, dict.fromkeys(rates[:-1], 1), 1)
+
+
+def test_a_rate_that_diverged_in_the_tuning_is_passed_over(tmp_path: Path) -> None:
+    plan = tiny(tmp_path)
+    row = plan.rows[0]
+    grid = plan.grid(row)
+    trials = {grid.rate(1): 0.9, grid.rate(0): math.nan, grid.rate(-1): 0.5}
+    assert study.lower(grid, grid.rate(1), trials) == grid.rate(-1)
+    assert study.lower(grid, grid.rate(-1), trials) == grid.rate(-2)  # nobody tried it
