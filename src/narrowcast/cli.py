@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
+from narrowcast.data.command import data
 from narrowcast.flags import with_run_flags
 from narrowcast.flower.command import app as flower
 from narrowcast.measure.command import measure
@@ -284,6 +285,7 @@ def bench(
             console.print(f"written: {json}", highlight=False, soft_wrap=True)
 
 
+app.command()(data)
 app.command()(theory)
 app.command()(attack)
 app.command()(measure)

