@@ -37,7 +37,8 @@ def find(options: TaskOptions) -> Path:
         folders=("fashion-mnist",),
         system=(SYSTEM,),
         needed="Fashion-MNIST's train- and t10k-images-idx3-ubyte and -labels-idx1-ubyte, plain or .gz",
-        how=f"`narrowcast data fashion-mnist`, or `apt-get install dataset-fashion-mnist`, which puts them in {SYSTEM}",
+        how="`narrowcast data fashion-mnist`, or `apt-get install dataset-fashion-mnist`, which puts them in "
+        f"{SYSTEM}",
     )
 
 
