@@ -1,6 +1,7 @@
 """Tasks over text: batches by length, losses and gradients against one sequence at a time, models, files."""
 
 import gzip
+import json
 import lzma
 import os
 import subprocess
@@ -30,6 +31,7 @@ from narrowcast.tasks.text import models, personachat, sst2, text_lm
 from narrowcast.tasks.text.ragged import Ragged, by_length
 from narrowcast.tasks.text.task import Classifier, LanguageModel
 from narrowcast.tasks.text.tokens import ByteTokens, PretrainedTokens
+from narrowcast.tasks.trainable import restrict
 from text_data import write_json, write_lines, write_sst2, write_text
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -81,11 +83,10 @@ def test_an_empty_sequence_is_refused() -> None:
 TEXTS = ["a", "a rather longer sentence", "of words", "many , many words and still more of them"]
 
 
-def _gpt2() -> nn.Module:
+def _gpt2(**more: Any) -> nn.Module:
     config = transformers.GPT2Config(
-        vocab_size=ByteTokens.size, n_embd=32, n_layer=2, n_head=2, n_positions=64
+        vocab_size=ByteTokens.size, n_embd=32, n_layer=2, n_head=2, n_positions=64, **more
     )
-    models._no_dropout(config)
     return transformers.GPT2LMHeadModel(config)
 
 
@@ -185,16 +186,38 @@ def test_bf16_is_near_and_leaves_theta_alone() -> None:
 
 
 def test_dropout_is_off_so_that_a_gradient_is_one() -> None:
-    config = transformers.BertConfig(hidden_dropout_prob=0.5)
-    models._no_dropout(config)
-    assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0.0
+    drops = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
+    batch = Batch(np.arange(4), torch.full((4,), 0.25), 0)
+    task = _lm(_gpt2(**drops))
+    first = task.gradient(task.theta0(), batch)[1].clone()
+    assert task.module.training
+    assert task.gradient(task.theta0(), batch)[1].equal(first)
+    llama = transformers.LlamaConfig(**models._tiny(TaskOptions(0)), attention_dropout=0.5)
+    module = transformers.LlamaForCausalLM(llama)
+    _lm(module)
+    assert module.model.layers[0].self_attn.attention_dropout == 0.0
+
+
+@pytest.mark.parametrize("pad", [None, 0, 5])
+def test_a_decoder_that_classifies_knows_where_a_sentence_ends(pad: int | None) -> None:
+    config = transformers.GPT2Config(
+        vocab_size=ByteTokens.size, n_embd=32, n_layer=2, n_head=2, n_positions=64, num_labels=2,
+        pad_token_id=pad, eos_token_id=2,
+    )  # fmt: skip
+    module = transformers.GPT2ForSequenceClassification(config)
+    texts = ByteTokens().encode(TEXTS), [0, 1, 1, 0]
+    task = Classifier(module, train=texts, test=texts, clients=[np.arange(4)], name="c", at_once=999)
+    together = task._scores(task._train, np.arange(4))
+    alone = torch.cat([task._scores(task._train, np.array([i])) for i in range(4)])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_tied_weights_count_once() -> None:
     module = models.small_llama(TaskOptions(0), 32, 2)[0]
     task = _lm(module)
     assert module.lm_head.weight is module.model.embed_tokens.weight
-    assert task.layout.size == sum(p.numel() for p in {id(p): p for p in module.parameters()}.values())
+    attention, feed, norms = 4 * 32 * 32, 3 * 32 * 64, 2 * 32
+    assert task.layout.size == 259 * 32 + 2 * (attention + feed + norms) + 32
     task.buffer()[0] += 1
     assert module.lm_head.weight.data_ptr() == task.buffer().data_ptr()
 
@@ -278,6 +301,63 @@ def test_a_folder_gives_body_and_tokenizer_and_the_key_the_head(checkpoint: Path
     assert not first["classifier.bias"].any()
 
 
+def test_code_in_a_models_folder_is_never_run(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = checkpoint / "ran"
+    (checkpoint / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Evil: ...\n")
+    config = json.loads((checkpoint / "config.json").read_text())
+    parts = ("AutoConfig", "AutoModel", "AutoModelForSequenceClassification")
+    config |= {"model_type": "evil", "auto_map": dict.fromkeys(parts, "evil.Evil")}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # somebody who says yes to everything
+    with pytest.raises(FileNotFoundError, match="cannot be loaded"):
+        models.classifier(TaskOptions(0, model=str(checkpoint)), sst2.MODEL, 2)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", lambda data: data[: len(data) // 2]),
+        ("model.safetensors", lambda data: b""),
+        ("tokenizer.json", lambda data: b"{}"),
+        ("config.json", lambda data: data.replace(b'"num_hidden_layers": 2', b'"num_hidden_layers": "x"')),
+        ("config.json", lambda data: b"\xff"),
+    ],
+)
+def test_a_damaged_folder_is_told(checkpoint: Path, name: str, damage: Any) -> None:
+    path = checkpoint / name
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(FileNotFoundError, match=r"cannot be loaded: .*--model DIR"):
+        models.classifier(TaskOptions(0, model=str(checkpoint)), sst2.MODEL, 2)
+
+
+def test_the_weights_of_another_model_are_refused(checkpoint: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = checkpoint / "model.safetensors"
+    weights = load_file(path)
+    save_file({"zebra": torch.zeros(3)}, path, {"format": "pt"})
+    with pytest.raises(ValueError, match="are not those of a BertForSequenceClassification"):
+        models.classifier(TaskOptions(0, model=str(checkpoint)), sst2.MODEL, 2)
+    save_file({n: w for n, w in weights.items() if "LayerNorm" not in n}, path, {"format": "pt"})
+    with pytest.raises(ValueError, match=r"LayerNorm\.bias"):
+        models.classifier(TaskOptions(0, model=str(checkpoint)), sst2.MODEL, 2)
+
+
+def test_a_head_for_other_classes_is_told(checkpoint: Path) -> None:
+    kind = transformers.AutoModelForSequenceClassification
+    kind.from_pretrained(checkpoint, num_labels=3).save_pretrained(checkpoint)
+    with pytest.raises(
+        ValueError, match=r"trained for something else: classifier\.bias, classifier\.weight have"
+    ):
+        models.classifier(TaskOptions(0, model=str(checkpoint)), sst2.MODEL, 2)
+
+
+def test_a_pretrained_model_has_its_own_width(checkpoint: Path) -> None:
+    with pytest.raises(ValueError, match="leave --width 64 out"):
+        models.classifier(TaskOptions(0, model=str(checkpoint), width=64), sst2.MODEL, 2)
+
+
 @pytest.mark.parametrize("name", ["google-bert/no-such-model", "some/folder/that/is/not/there"])
 def test_a_model_that_is_not_there_is_told_with_what_to_do(name: str) -> None:
     with pytest.raises(FileNotFoundError, match=r"--model DIR.*narrowcast data minilm"):
@@ -292,12 +372,31 @@ def test_a_packaged_model_is_looked_for_where_it_is_fetched_to(checkpoint: Path)
     assert models.locate("minilm") == str(data_cache() / "minilm")
 
 
-def test_lora_lies_over_a_language_model() -> None:
-    module, _ = models.small_llama(TaskOptions(0, trainable="lora", lora_rank=2), 32, 2)
+@pytest.mark.parametrize("which", ["llama", "gpt2"])
+def test_lora_lies_over_a_language_model(which: str) -> None:
+    options = TaskOptions(0, trainable="lora", lora_rank=2)
+    module = restrict(_gpt2(), options) if which == "gpt2" else models.small_llama(options, 32, 2)[0]
     task = _lm(module)
     assert all("lora_" in name for name in task.layout.names)
+    assert not any("lm_head" in name for name in task.layout.names)  # its weights are the embedding's
     _, gradient = task.gradient(task.theta0(), Batch(np.arange(4), torch.full((4,), 0.25), 0))
     assert gradient.abs().sum() > 0
+
+
+def test_biases_leave_an_embedding_alone_that_is_the_last_layer_too() -> None:
+    module = restrict(_gpt2(), TaskOptions(0, trainable="biases"))
+    trained = [name for name, p in module.named_parameters() if p.requires_grad]
+    assert trained
+    assert not any("wte" in name or "lm_head" in name for name in trained)
+
+
+def test_what_is_frozen_gets_no_adapter() -> None:
+    options = TaskOptions(0, trainable="lora", freeze=r"layers\.0")
+    names = _lm(models.small_llama(options, 32, 2)[0]).layout.names
+    assert names
+    assert not any("layers.0" in name for name in names)
+    with pytest.raises(ValueError, match="leaves no layer"):
+        models.small_llama(TaskOptions(0, trainable="lora", freeze="."), 32, 2)
 
 
 def test_only_text_has_a_choice_of_model() -> None:
@@ -326,6 +425,7 @@ def test_sst2_reads_glues_files(tmp_path: Path, pack: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("", "begins with ''"),
         ("sentence,label\n", "begins with"),
         ("sentence\tlabel\n", "no sentences"),
         ("sentence\tlabel\ngood\t2\n", "line 2: needed a sentence, a tab, and 0 or 1"),
@@ -416,14 +516,41 @@ def test_fewer_personas_by_the_key(tmp_path: Path) -> None:
         build("personachat", TaskOptions(0, data=folder, model="tiny", clients=7))
 
 
+def test_fewer_replies_of_the_chosen_personas(tmp_path: Path) -> None:
+    task = build(
+        "personachat", TaskOptions(0, data=write_lines(tmp_path), model="tiny", clients=3, examples=7)
+    )
+    assert sum(map(len, task.clients)) == len(task._train.number) == 7
+
+
+def test_validation_holds_out_whole_personas(tmp_path: Path) -> None:
+    train, valid = personachat.load(write_lines(tmp_path, personas=20))
+    kept, judged = personachat.held_out(TaskOptions(3, validation=True, test_examples=1), train, valid)
+    assert len({r.persona for r in judged}) == 2
+    assert not {r.persona for r in kept} & {r.persona for r in judged}
+    assert len(kept) + len(judged) == len(train)
+    assert personachat.held_out(TaskOptions(3), train, valid) == (train, valid)
+
+
+def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
+    folder = write_sst2(tmp_path)
+    (folder / "train.tsv").write_text("sentence\tlabel\r\na\u0085b\u2028c\t1\r\n" * 1, newline="")
+    assert sst2.load(folder)[0] == (["a\u0085b\u2028c"], [1])
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("personachat_3072.jsonl", "{", "line 1 is not JSON"),
-        ("personachat_3072.jsonl", '{"split": "train"}', "not one: Object missing"),
+        ("personachat_3072.jsonl", '{"split": "train"}', "line 1 is not what it should be: Object missing"),
         ("personachat_3072.jsonl", '{"split":"x","persona":[],"owner":0,"utterances":["a"]}', "split 'x'"),
-        ("personachat_self_original.json", "[" * 100_000, "not JSON"),
-        ("personachat_self_original.json", '{"train": [{"personality": 3, "utterances": []}]}', "not one"),
+        ("personachat_self_original.json", '{"train": ' + "[" * 100_000, "not what it should"),
+        ("personachat_self_original.json", "{", "not JSON"),
+        (
+            "personachat_self_original.json",
+            '{"train": [{"personality": 3, "utterances": []}]}',
+            "not what it should",
+        ),
         ("personachat_self_original.json", '{"train": [], "valid": []}', "no dialogues"),
     ],
 )
@@ -475,6 +602,19 @@ def test_a_folder_of_texts_and_a_single_text(tmp_path: Path) -> None:
         build("text-lm", TaskOptions(0, data=one, width=32))
 
 
+def test_a_readme_beside_the_data_is_not_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "README.txt").write_text("x" * 99)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("x" * 9999)
+    monkeypatch.setenv("NARROWCAST_DATA", str(tmp_path))
+    assert text_lm.find(TaskOptions(0)) == tmp_path / "text"
+
+
+def test_text_lm_has_a_model_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="from scratch: leave --model gpt2 out"):
+        build("text-lm", TaskOptions(0, data=tmp_path, model="gpt2"))
+
+
 def test_a_width_that_no_heads_fit_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x" * 9999)
     with pytest.raises(ValueError, match="must fit its 3 heads in even parts, got 97"):
@@ -508,10 +648,14 @@ def test_the_example_for_hugging_face_trains_and_saves(checkpoint: Path, tmp_pat
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "round 3: loss" in done.stdout
-    assert "accuracy" in done.stdout
     before = transformers.AutoModel.from_pretrained(checkpoint).state_dict()
-    after = transformers.AutoModelForSequenceClassification.from_pretrained(out).bert.state_dict()
-    assert any(not before[name].equal(after[name]) for name in before)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(out)
+    assert any(not before[name].equal(value) for name, value in model.bert.state_dict().items())
+    tokens = PretrainedTokens(transformers.AutoTokenizer.from_pretrained(out))
+    sentences, labels = sst2.load(data)[1]
+    held = Ragged(tokens.classified(sentences, 128)), torch.tensor(labels)
+    task = Classifier(model, train=held, test=held, clients=[np.arange(len(labels))], name="again")
+    assert f"accuracy {task.evaluate(task.theta0())['accuracy']:.3f}; whole" in done.stdout
 
 
 @pytest.mark.parametrize(("task", "write"), [("sst2", write_sst2), ("personachat", write_lines)])

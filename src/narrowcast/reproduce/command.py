@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from narrowcast.tasks.options import DATA_VARIABLE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +42,7 @@ def reproduce(
     from narrowcast.config import ConfigError
     from narrowcast.reproduce import experiment, page, table1
 
-    with said():
+    with said(), _data_in(data):
         if name is None:
             raise ConfigError(
                 f"say what to reproduce: {', '.join(['table1', *experiment.names(), 'results'])}"
@@ -52,7 +57,7 @@ def reproduce(
             return
         chosen = experiment.load(name, scale)
         if smoke:
-            chosen = experiment.smoke(chosen, _smoke_changes(chosen, data))
+            chosen = experiment.smoke(chosen, _smoke_changes(chosen))
         if minutes is not None:
             _timed(chosen, only, minutes, runs or chosen.runs, out or chosen.results / "timed", console)
             return
@@ -62,16 +67,31 @@ def reproduce(
         _run(chosen, only, jobs, runs or chosen.runs, out or chosen.results, smoke, console)
 
 
-def _smoke_changes(chosen: Experiment, data: Path | None) -> dict[str, Any]:
+@contextmanager
+def _data_in(folder: Path | None) -> Iterator[None]:
+    """For this process and the runs it starts. As a setting it would make other runs of them."""
+    before = os.environ.get(DATA_VARIABLE)
+    try:
+        if folder is not None:
+            os.environ[DATA_VARIABLE] = str(folder)
+        yield
+    finally:
+        if before is not None:
+            os.environ[DATA_VARIABLE] = before
+        elif folder is not None:
+            os.environ.pop(DATA_VARIABLE, None)
+
+
+def _smoke_changes(chosen: Experiment) -> dict[str, Any]:
     """Small data in place of large, and a narrow net."""
-    changes: dict[str, Any] = {"data": str(data)} if data else {}
     few = {"dim": 64, "k": 20, "sketch_columns": 100}
     match chosen.study.rows[0].config.task:
         case "cifar10":
-            changes |= {"task": "cifar10-small", "width": 4, "clients": 100, "cohort": 10, **few}
+            return {"task": "cifar10-small", "width": 4, "clients": 100, "cohort": 10, **few}
         case "sst2" | "personachat":
-            changes |= {"model": "tiny", "clients": 6, "cohort": 3, "test_examples": 10, **few}
-    return changes
+            return {"model": "tiny", "clients": 6, "cohort": 3, "test_examples": 10, **few}
+        case _:
+            return {}
 
 
 def _chosen(chosen: Experiment, only: list[str] | None) -> list[str]:
@@ -160,8 +180,8 @@ def _run(
         raise Interrupted(f"stopped. Go on with: {again}") from None
     finally:
         signal.signal(signal.SIGTERM, before)
-    if failed:
-        raise RuntimeError("\n".join(f"{row}: {why}" for row, why in failed.items()))
     page = results.write(chosen, runs, runs / "results" if smoke else out, again)
     if page is not None:
         console.print(page, markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        raise RuntimeError("\n".join(f"{row}: {why}" for row, why in failed.items()))

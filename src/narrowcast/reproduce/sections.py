@@ -80,12 +80,16 @@ def _settings(known: Experiment, results: Committed) -> str:
     configs = [run.config for run in results.runs]
     seeds = sorted({run.seed for run in results.runs})
     tasks = ", ".join(dict.fromkeys(config["task"] for config in configs))
-    epochs = max((config.get("epochs") or 0.0 for config in configs), default=0.0)
+    epochs = sorted({config["epochs"] for config in configs if config.get("epochs")})
     facts = [
         tasks,
         f"D = {max(run.parameters for run in results.runs):,}",
         f"{max(config.get('clients') or 0 for config in configs):,} clients",
-        *([f"{epochs:g} epochs"] if epochs else []),
+        *(
+            [f"{' to '.join(f'{e:g}' for e in dict.fromkeys((epochs[0], epochs[-1])))} epochs"]
+            if epochs
+            else []
+        ),
         f"seeds {', '.join(map(str, seeds))}",
         *(["every row's rate tuned by the same budget"] if known.study.tuning else []),
     ]

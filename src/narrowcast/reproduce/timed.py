@@ -83,7 +83,7 @@ def _page(facts: Facts, row: Row, done: list[RoundRecord], curve: Curve, command
     ]
     points = [[f"{n:,}", f"{value:.4f}"] for n, value in curve.items()]
     return (
-        f"# {row.name} at full size, as far as it got\n\n"
+        f"# {row.name}, as far as it got in so many minutes\n\n"
         f"`{command}`, begun at commit {facts.commit or 'unknown'}, narrowcast {facts.narrowcast}, torch "
         f"{facts.torch}. {facts.parameters:,} parameters, {facts.clients:,} clients, seed {facts.seed}, lr "
         f"{row.config.lr:g}, which was not tuned. Called again it goes on.\n\n"

@@ -55,9 +55,11 @@ class Partition(Sequence[IndexArray]):
     def __iter__(self) -> Iterator[IndexArray]:
         return (self[c] for c in range(len(self)))
 
-    def renumbered(self, kept: IndexArray) -> Partition:
-        """The same clients where only the examples `kept`, in rising order, are left."""
-        return Partition(np.searchsorted(kept, self.order), np.diff(self.offsets))
+    def of(self, kept: IndexArray) -> Partition:
+        """The same clients where only the examples `kept`, in rising order, are left; some may be gone."""
+        stays = np.isin(self.order, kept)
+        sizes = np.diff(np.concatenate([[0], np.cumsum(stays)])[self.offsets])
+        return Partition(np.searchsorted(kept, self.order[stays]), sizes[sizes > 0])
 
     def within(self, examples: int) -> bool:
         """Whether every client's examples are of 0 .. examples - 1, without a look at each client."""

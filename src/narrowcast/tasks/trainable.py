@@ -6,6 +6,7 @@ Whatever stays frozen is no part of theta: D is what is trained, and any method 
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from narrowcast.tasks.init import initialise
 from narrowcast.tasks.options import TaskOptions
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+GPT2_LAYERS = "transformers.pytorch_utils"  # its Conv1D is a linear layer with transposed weights
 ADAPTERS = 1  # apart from 0, the layers' own stream of initial weights
 SMALL_GAIN = 1 / 3  # the variance of PEFT's own uniform A
 
@@ -26,7 +28,7 @@ def restrict(module: nn.Module, options: TaskOptions) -> nn.Module:
 
     all      as it stands
     biases   BitFit (Ben Zaken et al. 2022): every bias, and the head, which is the last linear or convolution
-             layer as the modules are listed
+             layer as the modules are listed, but for one that shares the weights of an embedding
     lora     W + (alpha / r) B A on every linear and convolution layer (Hu et al. 2022), by PEFT: W and the
              biases frozen, A (r, in) from the key, B (out, r) zero, so that the model starts as it was; not
              on a last layer that shares the weights of the embedding
@@ -59,7 +61,9 @@ def _freeze(module: nn.Module, pattern: str | None) -> None:
 
 def _layers(module: nn.Module) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {
-        name: part for name, part in module.named_modules() if isinstance(part, LAYERS)
+        name: part
+        for name, part in module.named_modules()
+        if isinstance(part, LAYERS) or type(part).__module__ == GPT2_LAYERS
     }
     if not found:
         raise ValueError(
@@ -69,7 +73,8 @@ def _layers(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _biases_and_head(module: nn.Module) -> nn.Module:
-    head = {id(p) for p in list(_layers(module).values())[-1].parameters()}
+    free = [part for part in _layers(module).values() if not _tied(module, part)]
+    head = {id(p) for p in free[-1].parameters()} if free else set()
     for name, p in module.named_parameters():
         kept = name.rpartition(".")[2] == "bias" or id(p) in head
         p.requires_grad_(p.requires_grad and kept)  # what the caller froze stays frozen
@@ -78,7 +83,13 @@ def _biases_and_head(module: nn.Module) -> nn.Module:
 
 def _adapters(module: nn.Module, options: TaskOptions) -> nn.Module:
     peft = _peft()
-    layers = {name: part for name, part in _layers(module).items() if not _tied(module, part)}
+    layers = {
+        name: part
+        for name, part in _layers(module).items()
+        if not _tied(module, part) and any(p.requires_grad for p in part.parameters())
+    }
+    if not layers:
+        raise ValueError(f"freeze {options.freeze!r} leaves no layer that an adapter could be put on")
     if "" in layers:
         raise ValueError(
             f"LoRA wraps the layers inside a module, and this one is a {type(module).__name__} itself: "
@@ -89,7 +100,9 @@ def _adapters(module: nn.Module, options: TaskOptions) -> nn.Module:
         lora_alpha=options.lora_alpha,
         target_modules="|".join(map(re.escape, layers)),  # as a list, "0" would name every "x.0" too
     )
-    module = peft.inject_adapter_in_model(config, module)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "fan_in_fan_out")  # it finds out by itself how GPT-2's weights lie
+        module = peft.inject_adapter_in_model(config, module)
     _start(module, random.derive(options.key, Purpose.INIT, 0, ADAPTERS))
     return module
 

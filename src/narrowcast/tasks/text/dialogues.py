@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from narrowcast.tasks.files import DataError
-from narrowcast.tasks.text.files import existing, parse_json, read_json, read_text
+from narrowcast.tasks.text.files import decode_json, existing, read_lines, read_text
 
 LINES = "personachat_3072.jsonl"
 JSON = "personachat_self_original.json"
@@ -53,10 +53,7 @@ def load(folder: Path) -> list[Dialogue]:
     """All dialogues, from the first form that is there."""
     for names, reader in READERS:
         if paths := _files(folder, names):
-            try:
-                found = [d for path in paths for d in reader(path)]
-            except msgspec.ValidationError as error:
-                raise DataError(f"{paths[0].parent} holds a dialogue that is not one: {error}") from None
+            found = [d for path in paths for d in reader(path)]
             return [d for d in found if d.utterances[d.owner :: 2]]
     raise FileNotFoundError(folder)
 
@@ -67,13 +64,13 @@ def _files(folder: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 def _from_lines(path: Path) -> Iterator[Dialogue]:
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        entry = msgspec.convert(parse_json(line, f"{path}, line {number}"), _Line)
+    for number, line in enumerate(read_lines(path), 1):
+        entry = decode_json(line, _Line, f"{path}, line {number}")
         yield _dialogue(path, entry.split, entry.persona, entry.owner, entry.utterances)
 
 
 def _from_json(path: Path) -> Iterator[Dialogue]:
-    parts = msgspec.convert(read_json(path), dict[str, list[_Entry]])
+    parts = decode_json(read_text(path), dict[str, list[_Entry]], str(path))
     for part, entries in parts.items():
         for entry in entries:
             if entry.utterances and entry.utterances[-1].candidates:
@@ -87,7 +84,7 @@ def _from_text(path: Path) -> Iterator[Dialogue]:
     part = path.name.partition("_")[0]
     persona: list[str] = []
     said: list[str] = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(read_lines(path), 1):
         match = re.fullmatch(r"(\d+) (.*)", line)
         if not match:
             raise DataError(f"{path}, line {number}: needed a number and a text, got {line[:60]!r}")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import json
 import lzma
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypeVar
+
+import msgspec
 
 from narrowcast.tasks.files import LIMIT, DataError, reading
 
 PACKED = ("", ".xz", ".gz")
+T = TypeVar("T")
 
 
 def existing(folder: Path, name: str) -> Path | None:
@@ -30,14 +32,19 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path} is not UTF-8: {error}") from None
 
 
-def read_json(path: Path) -> Any:
-    return parse_json(read_text(path), str(path))
+def read_lines(path: Path) -> list[str]:
+    """Its lines as line feeds end them: `splitlines` would cut at Unicode's other separators as well."""
+    lines = read_text(path).split("\n")
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
-def parse_json(text: str, where: str) -> Any:
+def decode_json(text: str, kind: type[T], where: str) -> T:
+    """JSON of a known form; what is not of it takes no memory."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{where} is not what it should be: {error}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(f"{where} is not JSON: {error}") from None
 
 

@@ -1,11 +1,12 @@
 """Models over text and their tokenizers: from a folder, from the hub, or tiny ones that need neither.
 
-Nothing in a folder is executed (no remote code, safetensors or `weights_only`). What a checkpoint lacks, such
-as the head of a classifier, comes from the run's key. Dropout is off: it would draw from torch's generator.
+Code in a model's folder is never run, and weights are read from safetensors or with `weights_only`. What a
+checkpoint lacks, such as the head of a classifier, comes from the run's key.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ from narrowcast.tasks.trainable import restrict
 PACKAGED = ("minilm", "smollm2")  # names that `narrowcast data` fetches
 TINY = 32  # width
 SPREAD = 0.02  # deviation of weights that a checkpoint lacks
+SAFE = {"trust_remote_code": False}  # left out, transformers would ask the user, and run it on a yes
+GET = (
+    "Give a folder with config.json, model.safetensors and a tokenizer as --model DIR, or be online for a "
+    "name on the hub. Without a network but with a package registry: `narrowcast data minilm` (a BERT) or "
+    "`smollm2`"
+)
 
 
 def classifier(options: TaskOptions, default: str, classes: int) -> tuple[nn.Module, Tokens]:
@@ -30,9 +37,8 @@ def classifier(options: TaskOptions, default: str, classes: int) -> tuple[nn.Mod
     if (options.model or default) == "tiny":
         config = transformers.BertConfig(**_tiny(options), num_labels=classes, pad_token_id=PAD)
         return _fresh(transformers.BertForSequenceClassification, config, options), ByteTokens()
-    return _pretrained(
-        transformers.AutoModelForSequenceClassification, options, default, {"num_labels": classes}
-    )
+    kind = transformers.AutoModelForSequenceClassification
+    return _pretrained(kind, options, default, {"num_labels": classes})
 
 
 def language_model(options: TaskOptions, default: str) -> tuple[nn.Module, Tokens]:
@@ -65,31 +71,45 @@ def _tiny(options: TaskOptions, width: int = TINY) -> dict[str, Any]:
 
 
 def _fresh(kind: Any, config: Any, options: TaskOptions) -> nn.Module:
-    _no_dropout(config)
     return _ready(initialise(kind(config), options.key, gain=1.0), options)
 
 
 def _pretrained(
     kind: Any, options: TaskOptions, default: str, more: dict[str, Any]
 ) -> tuple[nn.Module, Tokens]:
-    transformers = _transformers()
+    if options.width is not None:
+        raise ValueError(f"a pretrained model has a width of its own: leave --width {options.width} out")
     name = options.model or default
     place = locate(name)
-    try:
-        config = transformers.AutoConfig.from_pretrained(place, **more)
-        _no_dropout(config)
-        model, info = kind.from_pretrained(
-            place, config=config, dtype=torch.float32, output_loading_info=True
-        )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-    except (OSError, ValueError) as error:
-        raise FileNotFoundError(
-            f"model {name!r} cannot be loaded: {str(error).splitlines()[0]}. Give a folder with config.json, "
-            "model.safetensors and a tokenizer as --model DIR, or be online for a name on the hub. Without a "
-            "network but with a package registry: `narrowcast data minilm` (a BERT) or `smollm2`"
-        ) from None
-    _fill(model, sorted(info["missing_keys"]), options.key)
+    model, tokenizer, info = _load(kind, name, place, more)
+    _fill(model, name, info, options.key)
     return _ready(model, options), PretrainedTokens(tokenizer)
+
+
+def _load(kind: Any, name: str, place: str, more: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """(model, tokenizer, what transformers says of the loading)."""
+    transformers = _transformers()
+    try:
+        config = transformers.AutoConfig.from_pretrained(place, **more, **SAFE)
+        model, info = kind.from_pretrained(
+            place,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **SAFE,
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **SAFE)
+    except Exception as error:  # readers fail in many ways on damaged files, and all mean the same here
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise FileNotFoundError(f"model {name!r} cannot be loaded: {said}. {GET}") from None
+    if info["mismatched_keys"]:
+        wrong = ", ".join(str(entry[0]) for entry in sorted(info["mismatched_keys"])[:3])
+        raise ValueError(
+            f"model {name!r} was trained for something else: {wrong} have other shapes than this task needs. "
+            "Give the checkpoint without its head"
+        )
+    return model, tokenizer, info
 
 
 def locate(name: str) -> str:
@@ -106,22 +126,34 @@ def locate(name: str) -> str:
 
 
 @torch.no_grad()
-def _fill(model: nn.Module, missing: list[str], key: Key) -> None:
-    """Zero biases and normal weights for what was not in the checkpoint."""
+def _fill(model: nn.Module, name: str, info: dict[str, Any], key: Key) -> None:
+    """Zero biases and normal weights for the layers that were not in the checkpoint, and a word about them.
+
+    A head may be missing; a body may not: a checkpoint of another model would train from noise.
+    """
+    layers = {
+        f"{path}.{which}": part
+        for path, part in model.named_modules()
+        if isinstance(part, nn.Linear | nn.Embedding)
+        for which, _ in part.named_parameters(recurse=False)
+    }
     there = dict(model.named_parameters())
-    for number, name in enumerate(n for n in missing if n in there):
-        p = there[name]
-        if name.endswith("bias"):
-            p.zero_()
+    missing = sorted(n for n in info["missing_keys"] if n in there)
+    lost = sum(there[n].numel() for n in missing)
+    if any(n not in layers for n in missing) or 2 * lost > sum(p.numel() for p in there.values()):
+        raise ValueError(
+            f"the weights of model {name!r} are not those of a {type(model).__name__}: {len(missing)} of its "
+            f"{len(there)} tensors are not there, {', '.join(missing[:3])} among them"
+        )
+    for number, n in enumerate(missing):
+        if n.endswith("bias"):
+            there[n].zero_()
             continue
         stream = random.derive(key, Purpose.INIT, number, 2)
-        p.copy_(torch.from_numpy(random.normals(stream, Purpose.NORMALS, p.numel()) * SPREAD).view_as(p))
-
-
-def _no_dropout(config: Any) -> None:
-    for name, value in list(config.to_dict().items()):
-        if isinstance(value, float) and ("dropout" in name or "pdrop" in name):
-            setattr(config, name, 0.0)
+        z = random.normals(stream, Purpose.NORMALS, there[n].numel()) * SPREAD
+        there[n].copy_(torch.from_numpy(z).view_as(there[n]))
+    if missing:
+        print(f"{name} has no {', '.join(missing)}: drawn from the run's seed", file=sys.stderr)
 
 
 def _ready(model: Any, options: TaskOptions) -> nn.Module:

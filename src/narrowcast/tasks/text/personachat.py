@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -90,18 +90,31 @@ def _who(reply: Reply, i: int) -> str:
 def build(options: TaskOptions) -> LanguageModel:
     """A causal language model; one client a persona, or `clients` of them."""
     train, valid = load(find(options))
-    chosen = choose(options, len(train), len(valid))
-    replies = [train[i] for i in chosen.train]
-    clients = split(options, np.zeros(len(replies)), owners(replies), own="natural")
-    used = np.sort(clients.order)  # not all, where clients were chosen
+    train, valid = held_out(options, train, valid)
+    clients = split(options, np.zeros(len(train)), owners(train), own="natural")
+    mine = np.sort(clients.order)  # not all, where clients were chosen
+    chosen = choose(replace(options, validation=False), len(mine), len(valid))
+    used = mine[chosen.train]
     module, tokens = language_model(options, MODEL)
     most = options.tokens or TOKENS
-    source = train if chosen.held_out else valid
     return LanguageModel(
         module,
-        train=encode([replies[i] for i in used], tokens, most),
-        test=encode([source[i] for i in chosen.test], tokens, most),
-        clients=clients.renumbered(used),
+        train=encode([train[i] for i in used], tokens, most),
+        test=encode([valid[i] for i in chosen.test], tokens, most),
+        clients=clients.of(used),
         name="personachat",
         bf16=options.precision == "bf16",
     )
+
+
+def held_out(options: TaskOptions, train: list[Reply], valid: list[Reply]) -> tuple[list[Reply], list[Reply]]:
+    """For validation a keyed tenth of the personas, whole: their other replies would give an answer away."""
+    if not options.validation:
+        return train, valid
+    who = owners(train)
+    personas = replace(options, examples=None, test_examples=None)
+    apart = set(choose(personas, int(who.max()) + 1, 0).test.tolist())
+    parts: tuple[list[Reply], list[Reply]] = ([], [])
+    for reply, owner in zip(train, who.tolist(), strict=True):
+        parts[owner in apart].append(reply)
+    return parts

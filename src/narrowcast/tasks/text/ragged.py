@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from narrowcast.tasks.partition import IndexArray
@@ -21,18 +22,27 @@ class Ragged:
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)])
         self.values = torch.tensor([token for s in sequences for token in s], dtype=torch.int32)
 
+    @classmethod
+    def of(cls, ids: NDArray[np.int32]) -> Ragged:
+        """The rows of (n, L) ids, all as long."""
+        made = cls.__new__(cls)
+        made.lengths = np.full(len(ids), ids.shape[1], np.int64)
+        made.starts = np.arange(len(ids) + 1) * ids.shape[1]
+        made.values = torch.from_numpy(ids.reshape(-1).astype(np.int32, copy=False))
+        return made
+
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def padded(self, index: IndexArray, left: bool = False) -> tuple[Tensor, Tensor]:
-        """(ids (B, L), mask (B, L)) of these sequences, zeros after each, or before it with `left`."""
+    def padded(self, index: IndexArray, left: bool = False, pad: int = 0) -> tuple[Tensor, Tensor]:
+        """(ids (B, L), mask (B, L)) of these sequences, `pad` after each, or before it with `left`."""
         lengths = self.lengths[index]
         widest = int(lengths.max())
         column = np.arange(widest) - (widest - lengths if left else 0 * lengths)[:, None]
         inside = (column >= 0) & (column < lengths[:, None])
         place = self.starts[:-1][index][:, None] + np.where(inside, column, 0)
         mask = torch.from_numpy(inside)
-        return self.values[torch.from_numpy(place)].long() * mask, mask.long()
+        return self.values[torch.from_numpy(place)].long().masked_fill(~mask, pad), mask.long()
 
 
 def by_length(lengths: IndexArray, tokens: int) -> list[IndexArray]:

@@ -9,7 +9,7 @@ import torch
 
 from narrowcast.tasks.files import DataError
 from narrowcast.tasks.options import TaskOptions, choose, find_data, split
-from narrowcast.tasks.text.files import existing, read_text
+from narrowcast.tasks.text.files import existing, read_lines
 from narrowcast.tasks.text.models import classifier
 from narrowcast.tasks.text.ragged import Ragged
 from narrowcast.tasks.text.task import Classifier
@@ -41,7 +41,7 @@ def load(folder: Path) -> tuple[Sentences, Sentences]:
 def _read(folder: Path, name: str) -> Sentences:
     path = existing(folder, name)
     assert path is not None
-    head, *lines = read_text(path).splitlines()
+    head, *lines = read_lines(path) or [""]
     if head.split("\t") != ["sentence", "label"]:
         raise DataError(f"{path} begins with {head[:60]!r}, SST-2 with the columns sentence and label")
     sentences, labels = [], []

