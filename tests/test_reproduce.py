@@ -210,7 +210,7 @@ def test_a_row_for_so_many_minutes_goes_on_when_called_again(clone: Path) -> Non
         code, said = call(*arguments)
         assert code == 0, said
         assert f"| rounds | {rounds} of " in said
-    folder = clone / "experiments/results/tiny/timed"
+    folder = clone / "experiments/results/tiny/timed/static-d-16"
     assert len((folder / "records.jsonl").read_text().splitlines()) == 2
     assert {path.name for path in folder.iterdir()} == {
         "README.md",

@@ -136,6 +136,8 @@ def test_something_must_stand_before_what_is_scored() -> None:
         LanguageModel(
             _gpt2(), train=([[1, 2]], [1, 1]), test=([[1, 2]], [1]), clients=[np.arange(1)], name="x"
         )
+    with pytest.raises(ValueError, match="beyond the 259 that the model knows"):
+        LanguageModel(_gpt2(), train=([[1, 999]], [1]), test=([[1, 2]], [1]), clients=[np.arange(1)])
     with pytest.raises(ValueError, match="client 0 has 2 examples"):
         LanguageModel(_gpt2(), train=([[1, 2]], [1]), test=([[1, 2]], [1]), clients=[np.arange(2)], name="x")
 
@@ -144,6 +146,13 @@ def _bert(options: TaskOptions) -> Classifier:
     module, tokens = models.classifier(options, "tiny", 2)
     texts = Ragged(tokens.classified(TEXTS, 64)), torch.tensor([0, 1, 1, 0])
     return Classifier(module, train=texts, test=texts, clients=[np.arange(4)], name="c", at_once=64)
+
+
+def test_a_class_that_the_model_does_not_have_is_told() -> None:
+    module, tokens = models.classifier(TaskOptions(0), "tiny", 2)
+    texts = tokens.classified(TEXTS, 64), [0, 1, 2, 0]
+    with pytest.raises(ValueError, match="classes are 0 to 1 for this model, got 2"):
+        Classifier(module, train=texts, test=texts, clients=[np.arange(4)])
 
 
 def test_a_classifiers_gradient_is_the_plain_one() -> None:

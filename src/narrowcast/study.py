@@ -250,19 +250,23 @@ def _attempt(row: Row, config: RunConfig, out: Path, run: Run, tell: Say) -> Pat
     return folder if ended else None
 
 
+class _NotRun(Exception):
+    """A run that a row needs and that has not come to its end."""
+
+
 def collect(study: Study, out: Path) -> tuple[list[Outcome], list[str]]:
     """(what became of the rows that are complete, the names of the others), from the folders alone."""
 
     def known(config: RunConfig) -> Path | None:
         folder = out / folder_of(config)
         if compare.outcome(folder) is None:
-            raise LookupError(folder)
+            raise _NotRun(folder)
         return folder if compare.attempt(config, folder) else None
 
     complete, missing = [], []
     for row in study.rows:
         try:
             complete.append(follow(study, row, known))
-        except LookupError:
+        except _NotRun:
             missing.append(row.name)
     return complete, missing

@@ -59,7 +59,7 @@ def reproduce(
         if smoke:
             chosen = experiment.smoke(chosen, _smoke_changes(chosen))
         if minutes is not None:
-            _timed(chosen, only, minutes, runs or chosen.runs, out or chosen.results / "timed", console)
+            _timed(chosen, only, minutes, runs or chosen.runs, out, console)
             return
         if dry_run:
             _estimate(chosen, only, console)
@@ -123,7 +123,7 @@ def _estimate(chosen: Experiment, only: list[str] | None, console: Console) -> N
 
 
 def _timed(
-    chosen: Experiment, only: list[str] | None, minutes: float, runs: Path, out: Path, console: Console
+    chosen: Experiment, only: list[str] | None, minutes: float, runs: Path, out: Path | None, console: Console
 ) -> None:
     from narrowcast.config import ConfigError
     from narrowcast.progress import RunProgress, prepare_kernels
@@ -139,6 +139,7 @@ def _timed(
     command = (
         f'narrowcast reproduce {chosen.name} --scale {chosen.scale} --only "{row.name}" --minutes {minutes:g}'
     )
+    out = out or chosen.results / "timed" / timed.slug(row)
     console.print(
         timed.write(chosen, row, folder, out, command), markup=False, highlight=False, soft_wrap=True
     )

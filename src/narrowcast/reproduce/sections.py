@@ -39,10 +39,18 @@ def section(name: str) -> Section | None:
             for figure in known.figures
             if (known.results / figure.file).is_file()
         ),
+        *_timed(name),
         *(_beside(known.published, results) if known.published else []),
         *(_claim(one, results.metric) for one in judged),
     ]
     return Section(name, "\n\n".join(parts), judged)
+
+
+def _timed(name: str) -> list[str]:
+    """Rows that were given some minutes at a scale that is too large to finish."""
+    pages = sorted((experiment.FOLDER / "results" / name).glob("**/timed/*/README.md"))
+    found = [f"[{page.parent.name}](../{page.as_posix()})" for page in pages]
+    return [filled(f"At full size, as far as half an hour goes: {', '.join(found)}.")] if found else []
 
 
 def table1() -> Section | None:

@@ -5,6 +5,7 @@ It goes on where it stopped: called again, the same run is given as many minutes
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -43,6 +44,11 @@ def _start(config: RunConfig) -> Callable[..., Path]:
         return runner.start(config, folder, on_record, until=until)
 
     return start
+
+
+def slug(row: Row) -> str:
+    """The row's name as a folder's."""
+    return re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-")
 
 
 def write(experiment: Experiment, row: Row, folder: Path, out: Path, command: str) -> str:

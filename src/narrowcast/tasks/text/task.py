@@ -42,6 +42,9 @@ def _held(texts: Texts, what: str) -> _Held:
 class TextTask(ModuleTask):
     """A module of transformers over sequences, in batches of like length. Its dropout is turned off."""
 
+    judged_by: str  # the metric
+    higher: bool  # is better
+
     def __init__(
         self,
         module: nn.Module,
@@ -49,21 +52,32 @@ class TextTask(ModuleTask):
         train: Texts,
         test: Texts,
         clients: Sequence[IndexArray],
-        name: str,
-        metric: str,
-        higher_is_better: bool,
+        name: str = "task",
         bf16: bool = False,
         at_once: int = AT_ONCE,
     ) -> None:
-        super().__init__(module, clients=clients, name=name, metric=metric, higher_is_better=higher_is_better)
+        super().__init__(
+            module, clients=clients, name=name, metric=self.judged_by, higher_is_better=self.higher
+        )
         self._train, self._test = _held(train, "train"), _held(test, "test")
         self._bf16, self._at_once = bf16, at_once
+        for held in (self._train, self._test):
+            self._check(held)
         without_dropout(module)
         check_clients(clients, len(self._train.ids))
 
     def losses(self, texts: _Held, index: IndexArray) -> Tensor:
         """(B,) the loss of each of these sequences."""
         raise NotImplementedError
+
+    def _check(self, texts: _Held) -> None:
+        """Whether the tokens, and the numbers beside the sequences, can be what they should."""
+        embedding = getattr(self.module, "get_input_embeddings", lambda: None)()
+        known = getattr(embedding, "num_embeddings", math.inf)
+        if not 0 <= int(texts.ids.values.min()) <= int(texts.ids.values.max()) < known:
+            raise ValueError(
+                f"a sequence has tokens beyond the {known} that the model knows: another's tokenizer?"
+            )
 
     def objectives(self, batch: Batch) -> Iterator[Tensor]:
         for part in by_length(self._train.ids.lengths[batch.index], self._at_once):
@@ -86,9 +100,13 @@ class Classifier(TextTask):
     Classifier(model, train=(ids, classes), test=(ids, classes), clients=..., name=...)
     """
 
-    def __init__(self, module: nn.Module, **how: object) -> None:
-        super().__init__(module, metric="accuracy", higher_is_better=True, **how)  # type: ignore[arg-type]
-        self._pad = _padding(module)
+    judged_by, higher = "accuracy", True
+
+    def _check(self, texts: _Held) -> None:
+        super()._check(texts)
+        classes = getattr(getattr(self.module, "config", None), "num_labels", math.inf)
+        if not 0 <= int(texts.number.min()) <= int(texts.number.max()) < classes:
+            raise ValueError(f"classes are 0 to {classes - 1} for this model, got {int(texts.number.max())}")
 
     def losses(self, texts: _Held, index: IndexArray) -> Tensor:
         classes = texts.number[torch.from_numpy(index)]
@@ -103,7 +121,7 @@ class Classifier(TextTask):
         return {"accuracy": right / len(self._test.number), "loss": total / len(self._test.number)}
 
     def _scores(self, texts: _Held, index: IndexArray) -> Tensor:
-        ids, mask = texts.ids.padded(index, pad=self._pad)
+        ids, mask = texts.ids.padded(index, pad=_padding(self.module))
         with self._precision():
             scores: Tensor = self.module(input_ids=ids, attention_mask=mask).logits
         return scores.float()
@@ -119,11 +137,12 @@ class LanguageModel(TextTask):
     Sequences end together, so that only the scored positions pass through the layer over the vocabulary.
     """
 
-    def __init__(self, module: nn.Module, **how: object) -> None:
-        super().__init__(module, metric="perplexity", higher_is_better=False, **how)  # type: ignore[arg-type]
-        for ids, scored in (self._train, self._test):
-            if (scored < 1).any() or (scored.numpy() >= ids.lengths).any():
-                raise ValueError("a sequence scores at least one token, and not its first")
+    judged_by, higher = "perplexity", False
+
+    def _check(self, texts: _Held) -> None:
+        super()._check(texts)
+        if (texts.number < 1).any() or (texts.number.numpy() >= texts.ids.lengths).any():
+            raise ValueError("a sequence scores at least one token, and not its first")
 
     def losses(self, texts: _Held, index: IndexArray) -> Tensor:
         return self._sums(texts, index) / texts.number[torch.from_numpy(index)]
