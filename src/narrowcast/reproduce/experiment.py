@@ -36,6 +36,7 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by: str = "method"  # lines: what the lines are; "name": the rows' names up to " @ "
     rows: Annotated[list[str], Meta(min_length=1)] | None = None
     name: str = ""  # of the file; the kind, where nothing is said
+    title: str = ""  # the experiment's, where nothing is said
 
     @property
     def file(self) -> str:

@@ -52,7 +52,7 @@ def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: 
     if not chosen:
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
-    facts, title = chosen[0].runs[0].facts, experiment.study.title
+    facts, title = chosen[0].runs[0].facts, figure.title or experiment.study.title
     if figure.kind == "frontier" and figure.x == "bytes":
         return study_plot.draw(lines(chosen), path, title, facts.metric, facts.higher_is_better)
     theirs = _theirs(figure, experiment.published)
@@ -117,6 +117,7 @@ def _compression(axes: Axes, marks: list[Mark]) -> None:
             zorder=4 if loud else 3,
         )  # fmt: skip
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("compression of the run: uncompressed bytes over these, harmonic mean of up and down")
     axes.margins(x=0.15, y=0.1)
 
