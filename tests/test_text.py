@@ -513,7 +513,7 @@ def test_replies_are_scored_and_a_long_past_loses_its_start() -> None:
     (whole, _) = personachat.encode([personachat.Reply((), ("hi",), "x")], tokens, 64)
     assert bytes(t - 3 for t in whole.values.tolist()[1:]).decode() == "Persona: \nB: hi\nA: x\n"
     long, counted = personachat.encode([personachat.Reply(("p" * 99,), (), "z" * 99)], tokens, 64)
-    assert (long.lengths.tolist(), counted) == ([1 + 16 + 2 + 32], [32])
+    assert (long.lengths.tolist(), counted) == ([1 + 15 + 2 + 32], [32])
 
 
 def test_fewer_personas_by_the_key(tmp_path: Path) -> None:

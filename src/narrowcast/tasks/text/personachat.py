@@ -75,9 +75,9 @@ def encode(replies: list[Reply], tokens: Tokens, most: int) -> tuple[Ragged, lis
     sequences, scored = [], []
     for head, past, tail in zip(heads, pasts, tails, strict=True):
         tail = tail[: most // 2]
-        head = head[: most // 4]
-        room = most - len(tokens.begin) - len(head) - len(tail)
-        sequences.append([*tokens.begin, *head, *past[-room:], *tail])
+        room = most - len(tokens.begin) - len(tail)
+        head = head[: room // 2]
+        sequences.append([*tokens.begin, *head, *past[len(head) - room :], *tail])
         scored.append(len(tail))
     return Ragged(sequences), scored
 
