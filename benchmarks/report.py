@@ -1,6 +1,6 @@
 """Fill the tables of docs from benchmarks/results/*.json: `python benchmarks/report.py`.
 
-docs/performance.md has them all but that of `ddp`, which is in docs/ddp.md. A table stands between
+docs/performance.md has them all but those of `ddp` and `text`, which are in docs/ddp.md and docs/text.md. A table stands between
 `<!-- NAME -->` and `<!-- /NAME -->`; everything else on the pages is written by hand.
 """
 
@@ -177,6 +177,18 @@ def ddp() -> str:
     return table(head, rows)
 
 
+def text() -> str:
+    found = load("text")
+    base = found["rows"][0]["seconds"]
+    rows = [
+        [r["how"], f"{r['seconds']:.1f}", f"{r['seconds'] / base:.2f}", f"{r['tokens_a_second']:.0f}"]
+        for r in found["rows"]
+    ]
+    return table(
+        [f"{found['model']}, {found['tokens']:,} tokens", found["clock"], "ratio", "tokens a second"], rows
+    )
+
+
 TABLES = (subspaces, growth, fwht, memory, first_call, full_size, resnet_round, clients, peers, local_steps)
 
 
@@ -194,6 +206,7 @@ def fill(path: Path, tables: Iterable[Callable[[], str]]) -> None:
 def main() -> None:
     fill(PAGE, TABLES)
     fill(PAGE.with_name("ddp.md"), (ddp,))
+    fill(PAGE.with_name("text.md"), (text,))
 
 
 if __name__ == "__main__":

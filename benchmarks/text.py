@@ -39,7 +39,7 @@ def main() -> None:
     machine = describe()
 
     def gradient(
-        at_once: int = 512, all_scored: bool = False, padded: bool = False, **how: Any
+        count: int = SEQUENCES, at_once: int = 512, all_scored: bool = False, padded: bool = False, **how: Any
     ) -> Callable[[], object]:
         module, _ = language_model(TaskOptions(0, model=options.model, **how), "smollm2")
         task = LanguageModel(
@@ -51,7 +51,7 @@ def main() -> None:
             bf16=how.get("precision") == "bf16",
             at_once=at_once,
         )
-        batch = Batch(np.arange(SEQUENCES), torch.full((SEQUENCES,), 1 / SEQUENCES), 0)
+        batch = Batch(np.arange(count), torch.full((count,), 1 / count), 0)
         return lambda: task.gradient(task.buffer(), batch)
 
     draw = np.random.default_rng(0)
@@ -65,19 +65,22 @@ def main() -> None:
         "padded to the longest": {"padded": True},
         "the vocabulary at every position": {"all_scored": True},
         "activations computed twice": {"checkpointing": True},
-        "bf16": {"precision": "bf16"},
         "LoRA, r = 4": {"trainable": "lora"},
+        "one sequence": {"count": 1},
+        "one sequence in bf16": {"count": 1, "precision": "bf16"},
     }
     rows = []
     for name, how in ways.items():
         call = gradient(**how)
         seconds = min(_timed(call, now) for _ in range(1 if options.quick else 2))
-        rows.append({"how": name, "seconds": seconds, "tokens_a_second": lengths.sum() / seconds})
+        rows.append(
+            {"how": name, "seconds": seconds, "tokens_a_second": lengths[: how.get("count")].sum() / seconds}
+        )
         print(f"{name}: {seconds:.2f} {unit}", flush=True)
         del call
     base = rows[0]["seconds"]
     cells = [
-        [r["how"], f"{r['seconds']:.2f}", f"{r['seconds'] / base:.2f}", f"{r['tokens_a_second']:.0f}"]
+        [r["how"], f"{r['seconds']:.2f}", f"{r['seconds'] / base:.2f}", f"{r['tokens_a_second']:.1f}"]
         for r in rows
     ]
     table([f"gradient of {options.model}, {lengths.sum()} tokens", unit, "ratio", "tokens a second"], cells)
