@@ -1,7 +1,7 @@
 """Fill the tables of docs from benchmarks/results/*.json: `python benchmarks/report.py`.
 
-docs/performance.md has them all but those of `ddp` and `text`, which are in docs/ddp.md and docs/text.md. A table stands between
-`<!-- NAME -->` and `<!-- /NAME -->`; everything else on the pages is written by hand.
+docs/performance.md has them all but those of `ddp` and `text`, which are in docs/ddp.md and docs/text.md. A
+table stands between `<!-- NAME -->` and `<!-- /NAME -->`; everything else on the pages is written by hand.
 """
 
 from __future__ import annotations
