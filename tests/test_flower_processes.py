@@ -3,13 +3,13 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
+from flower_runs import rounds, until
 from narrowcast import modelfile, records, runner
 from narrowcast.config import make_config
 from narrowcast.flower.demo import write_app
@@ -26,18 +26,6 @@ SETTINGS = {
 def theta_of(folder: Path, settings: dict[str, object]) -> torch.Tensor:
     task = build("digits", make_config(settings).task_options())
     return modelfile.load(folder / "model.narrowcast", task.theta0())
-
-
-def until(condition, seconds: float = 180.0, what: str = "it") -> None:  # type: ignore[no-untyped-def]
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen in {seconds:g} s"
-        time.sleep(0.1)
-
-
-def rounds_of(folder: Path) -> int:
-    path = folder / "records.jsonl"
-    return len(records.read(path)) if path.is_file() else 0
 
 
 @pytest.mark.xdist_group("flower")
@@ -68,7 +56,7 @@ def _processes() -> list[str]:
 def test_ctrl_c_ends_every_process_of_the_demo(tmp_path: Path) -> None:
     words = [COMMAND, "flower", "demo", "--nodes", "1", "--rounds", "50", "--out", tmp_path / "demo"]
     demo = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    until(lambda: (tmp_path / "demo/run.log").is_file(), what="the run")
+    until(lambda: (tmp_path / "demo/run.log").is_file(), "the run", 180)
     demo.send_signal(signal.SIGINT)
     said, _ = demo.communicate(timeout=60)
     assert demo.returncode == 130, said
@@ -87,10 +75,10 @@ def test_a_node_killed_in_the_middle_comes_back_and_training_goes_on(tmp_path: P
     with LocalFleet(tmp_path / "fleet") as fleet:
         nodes = [fleet.start_node(part, 2, **{"narrowcast-folder": str(tmp_path / "n")}) for part in range(2)]
         submitted = fleet.run(app)
-        until(lambda: rounds_of(run) >= 1, what="the first round")
+        until(lambda: rounds(run) >= 1, "the first round", 180)
         fleet.kill(nodes[1])
         fleet.start_node(1, 2, **{"narrowcast-folder": str(tmp_path / "n")})
-        until(lambda: runner.finished(run) or submitted.poll() is not None, 300, "the end of the run")
+        until(lambda: runner.finished(run) or submitted.poll() is not None, "the end of the run", 300)
         assert runner.finished(run), fleet.log("run")
     done = records.read(run / "records.jsonl")
     assert len(done) == 3

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -213,52 +214,24 @@ class RunConfig(BaseModel):
         """The run's key: everything random in the run is derived from it."""
         return random.derive(self.seed, Purpose.RUN)
 
+    def _of(self, kind: type) -> dict[str, Any]:
+        """The settings that have the name of a field of this dataclass: they are handed on as they are."""
+        return {f.name: getattr(self, f.name) for f in fields(kind) if f.name in RunConfig.model_fields}
+
     def task_options(self) -> TaskOptions:
-        return TaskOptions(
-            key=self.key,
-            clients=self.clients,
-            partition=self.partition,
-            alpha=self.alpha,
-            width=self.width,
-            data=Path(self.data) if self.data else None,
-            validation=self.validation,
-            trainable=self.trainable,
-            lora_rank=self.lora_rank,
-            lora_alpha=self.lora_alpha,
-            freeze=self.freeze,
-            examples=self.examples,
-            test_examples=self.test_examples,
-            model=self.model,
-            tokens=self.tokens,
-            precision=self.precision,
-            checkpointing=self.checkpointing,
-        )
+        data = Path(self.data) if self.data else None
+        return TaskOptions(**self._of(TaskOptions) | {"key": self.key, "data": data})
 
     def method_options(self, clients: int = 1) -> MethodOptions:
         betas = {} if self.optimiser == "sgd" else {"beta": self.momentum}
-        return MethodOptions(
-            key=self.key,
-            clients=clients,
-            dim=self.dim,
-            subspaces=self.subspaces,
-            refresh=self.refresh if self.refresh == "epoch" else int(self.refresh),
-            subspace=self.subspace,
-            optimiser=OPTIMISERS[self.optimiser](**betas),
-            carry=self.carry,
-            unbiased=self.convention == "unbiased",
-            uplink=self.uplink,
-            downlink=self.downlink,
-            k=self.k,
-            error_feedback=self.error_feedback,
-            momentum=self.momentum,
-            warmup=self.warmup,
-            sketch_rows=self.sketch_rows,
-            sketch_columns=self.sketch_columns,
-            rank=self.rank,
-            levels=self.levels,
-            seeds=self.seeds,
-            epsilon=self.epsilon,
-        )
+        own: dict[str, Any] = {
+            "key": self.key,
+            "clients": clients,
+            "refresh": self.refresh if self.refresh == "epoch" else int(self.refresh),
+            "optimiser": OPTIMISERS[self.optimiser](**betas),
+            "unbiased": self.convention == "unbiased",
+        }
+        return MethodOptions(**self._of(MethodOptions) | own)
 
     def build_method(self, clients: int = 1) -> Method[Any]:
         """The method for a task with so many clients."""
@@ -271,25 +244,14 @@ class RunConfig(BaseModel):
             raise ConfigError(f"--cohort {cohort}: the task has only {clients} clients")
         per_epoch = -(-clients // cohort)
         epochs = min(e for e in (self.epochs, self.rounds and self.rounds / per_epoch) if e)
-        return Plan(
-            cohort=cohort,
-            lr=self.lr,
-            epochs=self.epochs,
-            rounds=self.rounds,
-            schedule=schedules.knots(self.schedule, epochs),
-            sampling=self.sampling,
-            participation=self.participation,
-            dropout=self.dropout,
-            local_steps=self.local_steps,
-            local_batch=self.local_batch,
-            local_lr=self.local_lr,
-            prox=self.prox,
-            weighting=self.weighting,
-            evaluate_every=per_epoch if self.evaluate_every is None else self.evaluate_every,
-            per_client=self.per_client,
-            key=self.key,
-            run=run,
-        )
+        own: dict[str, Any] = {
+            "cohort": cohort,
+            "schedule": schedules.knots(self.schedule, epochs),
+            "evaluate_every": per_epoch if self.evaluate_every is None else self.evaluate_every,
+            "key": self.key,
+            "run": run,
+        }
+        return Plan(**self._of(Plan) | own)
 
 
 def make_config(values: dict[str, Any]) -> RunConfig:

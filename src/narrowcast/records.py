@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -77,3 +78,8 @@ def peak_memory() -> int:
         pass
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def curve(done: Iterable[RoundRecord], metric: str) -> dict[int, float]:
+    """Rounds done -> the metric, where it was evaluated."""
+    return {record.round + 1: record.metrics[metric] for record in done if metric in record.metrics}

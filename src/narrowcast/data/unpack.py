@@ -6,7 +6,6 @@ device or comes twice, or when the wanted ones together hold more than LIMIT byt
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import stat
 import subprocess
@@ -17,9 +16,9 @@ from contextlib import closing
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
-from narrowcast.tasks.files import DataError, reading
+from narrowcast.tasks.files import DataError, opened, reading
 
 LIMIT = 1 << 29  # bytes unpacked: almost four times the largest of the packages
 _PIECE = 1 << 20
@@ -56,10 +55,9 @@ def unpack(archive: Path, folder: str, patterns: tuple[str, ...], to: Path, limi
 
 
 def digest(path: Path, limit: int = LIMIT) -> str:
-    """SHA-256 of what a file holds, unpacked where it is gzip."""
+    """SHA-256 of what a file holds, unpacked where it is packed."""
     summed = hashlib.sha256()
-    opened: Callable[[], Any] = partial(gzip.open if path.suffix == ".gz" else Path.open, path, "rb")
-    for piece in _pieces(opened, path, limit):
+    for piece in _pieces(partial(opened, path), path, limit):
         summed.update(piece)
     return summed.hexdigest()
 
@@ -78,10 +76,10 @@ def _inside(path: PurePosixPath, folder: str) -> str:
     return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else ""
 
 
-def _pieces(opened: Callable[[], IO[bytes] | None], path: Path, room: int) -> Iterator[bytes]:
+def _pieces(start: Callable[[], IO[bytes] | None], path: Path, room: int) -> Iterator[bytes]:
     """What is really there is counted: the size in a header is only a claim."""
     with reading(path, "a file that can be unpacked"):
-        file = opened()
+        file = start()
         assert file is not None
         with file:
             while piece := file.read(_PIECE):

@@ -90,8 +90,7 @@ class InFolders:
         if not compare.begun(folder) or not (folder / "records.jsonl").is_file():
             return None
         facts = runner.load_facts(folder)
-        rows = records.read(folder / "records.jsonl")
-        curve = [(r.round + 1, r.metrics[facts.metric]) for r in rows if facts.metric in r.metrics]
+        curve = [*records.curve(records.read(folder / "records.jsonl"), facts.metric).items()]
         curve, how = cut(curve, facts.rounds, target, facts.higher_is_better)
         ended = compare.outcome(folder)
         if how is None and ended is None:

@@ -22,6 +22,7 @@ class Run(msgspec.Struct, frozen=True):
     parameters: int
     metric: str = "accuracy"
     higher_is_better: bool = True
+    curve: dict[int, dict[str, float]] = {}  # rounds -> metrics, where it was evaluated
 
 
 @dataclass(frozen=True)

@@ -135,9 +135,8 @@ def _curves(axes: Axes, chosen: list[Outcome]) -> None:
 
 
 def _by_epoch(folder: Path, facts: Any) -> list[tuple[float, float]]:
-    done = records.read(folder / "records.jsonl")
-    evaluated = [r for r in done if facts.metric in r.metrics]
-    return [((r.round + 1) / facts.rounds_per_epoch, r.metrics[facts.metric]) for r in evaluated]
+    curve = records.curve(records.read(folder / "records.jsonl"), facts.metric)
+    return [(rounds / facts.rounds_per_epoch, value) for rounds, value in curve.items()]
 
 
 def _lines(axes: Axes, figure: Figure, marks: list[Mark]) -> None:

@@ -25,9 +25,10 @@ difference of two rows' means over the seeds, in favour of the first, and s its 
 is above minus that much, and cheaper where its whole run takes fewer bytes, up and down together. A claim
 holds where every pair says yes, holds in part where some do, and does not hold here where none does; open is
 what the seeds do not settle. The runs are small: orderings and margins are judged, not the paper's absolute
-numbers. Twice a standard error over three seeds is a lenient rule, by which about one pair in seventeen is
-called ahead by chance; s takes the rows for independent, though they share their seeds, and does not contain
-that all runs are judged by the same test set. Reasons given below a verdict are explanations, not tested.
+numbers. Twice a standard error over three seeds is a lenient rule: Student's t with four degrees of freedom
+is beyond 2 for one pair in seventeen by chance; s takes the rows for independent, though they share their
+seeds, and does not contain that all runs are judged by the same test set. Reasons given below a verdict are
+explanations, not tested.
 """
 
 

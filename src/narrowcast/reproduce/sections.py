@@ -35,7 +35,8 @@ def section(name: str) -> Section | None:
         _heading(name, known.study.title),
         _settings(known, results),
         *(
-            f"![{known.study.title}, {figure.kind}](../{known.results.as_posix()}/{figure.file})"
+            f"![{figure.title or known.study.title}, {figure.kind}]"
+            f"(../{known.results.as_posix()}/{figure.file})"
             for figure in known.figures
             if (known.results / figure.file).is_file()
         ),
@@ -50,7 +51,7 @@ def _timed(name: str) -> list[str]:
     """Rows that were given some minutes at a scale that is too large to finish."""
     pages = sorted((experiment.FOLDER / "results" / name).glob("**/timed/*/README.md"))
     found = [f"[{page.parent.name}](../{page.as_posix()})" for page in pages]
-    return [filled(f"At full size, as far as half an hour goes: {', '.join(found)}.")] if found else []
+    return [filled(f"At the paper's own size, as far as it got: {', '.join(found)}.")] if found else []
 
 
 def table1() -> Section | None:

@@ -8,21 +8,20 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-import msgspec
 
 from narrowcast import files, records, runner, study
-from narrowcast.config import RunConfig
 from narrowcast.records import RoundRecord
 from narrowcast.report.style import STYLE
 from narrowcast.report.table import markdown_table
 from narrowcast.report.units import format_bytes, format_seconds
+from narrowcast.reproduce import committed
 from narrowcast.reproduce.experiment import FOLDER, Experiment
 from narrowcast.runner import Facts, OnRecord
 from narrowcast.study import Row
@@ -35,15 +34,8 @@ def run(row: Row, seed: int, minutes: float, runs: Path, on_record: OnRecord | N
     config = row.config.model_copy(update={"seed": seed, "threads": None})
     folder = runs / f"timed-{study.folder_of(config)}"
     end = time.monotonic() + 60 * minutes
-    go: Callable[..., Path] = runner.resume if runner.is_run(folder) else _start(config)
+    go = runner.resume if runner.is_run(folder) else partial(runner.start, config)
     return go(folder, on_record, until=lambda: time.monotonic() > end)
-
-
-def _start(config: RunConfig) -> Callable[..., Path]:
-    def start(folder: Path, on_record: OnRecord | None, until: runner.Until) -> Path:
-        return runner.start(config, folder, on_record, until=until)
-
-    return start
 
 
 def slug(row: Row) -> str:
@@ -55,8 +47,8 @@ def write(experiment: Experiment, row: Row, folder: Path, out: Path, command: st
     """The page of the run so far, with its records, and its curve beside those of the small scale."""
     facts, done = runner.load_facts(folder), records.read(folder / "records.jsonl")
     out.mkdir(parents=True, exist_ok=True)
-    curve = {r.round + 1: r.metrics[facts.metric] for r in done if facts.metric in r.metrics}
-    small = small_curves(FOLDER / "results" / experiment.name / "runs.jsonl", row.config.method, facts.metric)
+    curve = records.curve(done, facts.metric)
+    small = small_curves(experiment.name, row.config.method, facts.metric)
     _draw(facts, row, curve, small, out / "curve.png")
     page = _page(facts, row, done, curve, command)
     files.write_atomically(out / "README.md", page.encode())
@@ -65,15 +57,15 @@ def write(experiment: Experiment, row: Row, folder: Path, out: Path, command: st
     return page
 
 
-def small_curves(path: Path, method: str, metric: str) -> dict[str, Curve]:
+def small_curves(name: str, method: str, metric: str) -> dict[str, Curve]:
     """Mean curves of the method's rows at the small scale, of those that were evaluated on their way."""
+    results = committed.read(FOLDER / "results" / name)
     found: dict[str, dict[int, list[float]]] = {}
-    for line in path.read_bytes().splitlines() if path.is_file() else []:
-        run = msgspec.json.decode(line)
-        if run["config"]["method"] == method and len(run["curve"]) > 1:
-            for rounds, metrics in run["curve"].items():
-                found.setdefault(run["row"], {}).setdefault(int(rounds), []).append(metrics[metric])
-    return {name: {n: statistics.mean(v) for n, v in curve.items()} for name, curve in found.items()}
+    for run in results.runs if results else []:
+        if run.config["method"] == method and len(run.curve) > 1:
+            for rounds, metrics in run.curve.items():
+                found.setdefault(run.row, {}).setdefault(rounds, []).append(metrics[metric])
+    return {row: {n: statistics.mean(v) for n, v in curve.items()} for row, curve in found.items()}
 
 
 def _page(facts: Facts, row: Row, done: list[RoundRecord], curve: Curve, command: str) -> str:

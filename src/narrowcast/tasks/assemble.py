@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from narrowcast.tasks.base import Augment, Examples, Prepare, TorchTask
 from narrowcast.tasks.options import TaskOptions, hold_out, split
 from narrowcast.tasks.trainable import restrict
+
+
+def standardised(images: Tensor, mean: Tensor | float, deviation: Tensor | float) -> Tensor:
+    """Bytes -> floats of mean 0 and deviation 1 over the training set."""
+    return images.float().div_(255).sub_(mean).div_(deviation)
 
 
 def assemble(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from narrowcast import random
 from narrowcast.random import Key, Purpose
-from narrowcast.tasks.assemble import assemble
+from narrowcast.tasks.assemble import assemble, standardised
 from narrowcast.tasks.base import Examples, TorchTask
 from narrowcast.tasks.cifar10_files import FULL, SMALL, Form
 from narrowcast.tasks.options import TaskOptions, find_data
@@ -29,8 +29,7 @@ def normalise(images: Tensor) -> Tensor:
 
     Channels lie innermost, which convolutions on a CPU take a fifth less time for.
     """
-    inner = images.contiguous(memory_format=torch.channels_last)
-    return inner.float().div_(255).sub_(MEAN).div_(DEVIATION)
+    return standardised(images.contiguous(memory_format=torch.channels_last), MEAN, DEVIATION)
 
 
 def augment(images: Tensor, index: Tensor, key: Key) -> Tensor:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from narrowcast.tasks.assemble import assemble
+from narrowcast.tasks.assemble import assemble, standardised
 from narrowcast.tasks.base import Examples, TorchTask
 from narrowcast.tasks.convnet import CONV_WIDTH, SIDE, convnet
 from narrowcast.tasks.files import check_labels, read_idx
@@ -56,7 +56,7 @@ def _read(images: Path, labels: Path) -> Examples:
 
 def normalise(images: Tensor) -> Tensor:
     """Bytes -> floats of mean 0 and deviation 1 over the training set."""
-    return images.float().div_(255).sub_(MEAN).div_(DEVIATION)
+    return standardised(images, MEAN, DEVIATION)
 
 
 def pictures(images: Tensor) -> Tensor:

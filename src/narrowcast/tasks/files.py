@@ -6,12 +6,13 @@ Whatever is wrong with a file is a `DataError` that names it; nothing in a file 
 from __future__ import annotations
 
 import gzip
+import lzma
 import math
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,17 @@ def reading(path: Path, what: str) -> Iterator[None]:
         ) from error
 
 
+def opened(path: Path) -> IO[bytes]:
+    """The file's bytes, unpacked where its name ends in .gz or .xz."""
+    match path.suffix:
+        case ".gz":
+            return cast(IO[bytes], gzip.open(path))
+        case ".xz":
+            return lzma.open(path)
+        case _:
+            return path.open("rb")
+
+
 def read_exactly(file: Readable, size: int, path: Path) -> bytearray:
     """`size` bytes, piece by piece: a file that only claims to be large costs no more than it holds."""
     if size > LIMIT:
@@ -72,7 +84,7 @@ def read_rest(file: Readable, shape: tuple[int, ...], path: Path) -> Bytes:
 
 def read_idx(path: Path, tail: tuple[int, ...]) -> Bytes:
     """An IDX file of bytes, plain or gzip, shape (n, *tail): 0, 0, 8, number of axes, sizes, data."""
-    with reading(path, "an IDX file"), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    with reading(path, "an IDX file"), opened(path) as file:
         magic = read_exactly(file, 4, path)
         expected = bytes((0, 0, 8, 1 + len(tail)))
         if magic != expected:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import lzma
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from narrowcast.tasks.files import LIMIT, DataError, reading
+from narrowcast.tasks.files import LIMIT, DataError, opened, reading
 
 PACKED = ("", ".xz", ".gz")
 T = TypeVar("T")
@@ -22,7 +20,7 @@ def existing(folder: Path, name: str) -> Path | None:
 
 def read_text(path: Path) -> str:
     """All of it, as UTF-8; no more than LIMIT bytes once unpacked."""
-    with reading(path, "a text file"), _open(path) as file:
+    with reading(path, "a text file"), opened(path) as file:
         data = file.read(LIMIT + 1)
     if len(data) > LIMIT:
         raise DataError(f"{path} holds more than {LIMIT} bytes: cut it")
@@ -46,13 +44,3 @@ def decode_json(text: str, kind: type[T], where: str) -> T:
         raise DataError(f"{where} is not what it should be: {error}") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(f"{where} is not JSON: {error}") from None
-
-
-def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
-    match path.suffix:
-        case ".xz":
-            return lzma.open(path)
-        case ".gz":
-            return gzip.open(path)
-        case _:
-            return path.open("rb")
