@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from narrowcast.flat import FlatParameters, Layout
+from narrowcast.flat import FlatParameters, Layout, all_finite
 
 
 def model():
@@ -170,3 +170,15 @@ def empty():
 def test_unfit_modules_are_refused_by_name(make, message):
     with pytest.raises(ValueError, match=message):
         FlatParameters(make())
+
+
+@pytest.mark.parametrize("size", [1, 7, 33, 4096, 100_003])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_one_number_that_is_not_finite_is_found_wherever_it_stands(size, value):
+    for place in {0, size // 2, size - 1}:
+        numbers = torch.linspace(-1.5e38, 1.5e38, size)  # their sum overflows: they are finite all the same
+        assert all_finite(numbers)
+        numbers[place] = value
+        assert not all_finite(numbers)
+        assert not torch.isfinite(numbers).all()
+    assert all_finite(torch.empty(0))

@@ -12,7 +12,7 @@ import xxhash
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from narrowcast.flat import Layout
+from narrowcast.flat import Layout, all_finite
 from narrowcast.methods.intrinsic import Intrinsic
 from narrowcast.random import Key
 from narrowcast.subspaces import Subspace
@@ -116,7 +116,7 @@ class IntrinsicState:
             g.add_(self.error)
         mine = A.project(g)
         shared = mean(mine)
-        if self.error is not None and bool(torch.isfinite(shared).all()):
+        if self.error is not None and all_finite(shared):
             A.add_expanded(g, mine * -scale, out=self.error)
         A.expand(shared * scale, out=g)
 

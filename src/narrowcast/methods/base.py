@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from narrowcast import random
-from narrowcast.flat import Layout
+from narrowcast.flat import Layout, all_finite
 from narrowcast.random import Key
 from narrowcast.wire import Block, Payload, WireError
 
@@ -167,10 +167,10 @@ class Method(ABC, Generic[S]):
 
     def _added(self, acc: Accumulator, up: Payload, factor: float, weight: float, count: int) -> Accumulator:
         where, numbers = self.terms(acc, up)
-        if numbers.numel() and numbers.abs().max() > MAX_NUMBER:  # finite, but no gradient: it would end
-            raise WireError(f"an update has a number beyond {MAX_NUMBER:g}")  # the training of everyone
-        grown = acc.total[where] + numbers * factor
-        if not torch.isfinite(grown).all():
+        if numbers.numel() and max(map(abs, torch.aminmax(numbers))) > MAX_NUMBER:  # finite, but no gradient:
+            raise WireError(f"an update has a number beyond {MAX_NUMBER:g}")  # it would end all training
+        grown = acc.total[where] + (numbers if factor == 1.0 else numbers * factor)
+        if not all_finite(grown):
             raise WireError("an update overflows the sum of the round")
         acc.total[where] = grown  # the accumulator is the one thing that is changed in place
         return replace(acc, weight=acc.weight + weight, count=acc.count + count)
@@ -207,7 +207,7 @@ def mean(acc: Accumulator) -> Tensor:
 
 def finite(numbers: Tensor) -> Tensor:
     """The numbers, if training has not diverged."""
-    if not torch.isfinite(numbers).all():
+    if not all_finite(numbers):
         raise Diverged("the server's model or this round's sum is not finite any more: lower --lr")
     return numbers
 

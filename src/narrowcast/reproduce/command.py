@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def reproduce(
+    context: typer.Context,
     name: Annotated[
         str | None, typer.Argument(help="table1, a file experiments/NAME.toml, or results")
     ] = None,
@@ -48,23 +49,40 @@ def reproduce(
                 f"say what to reproduce: {', '.join(['table1', *experiment.names(), 'results'])}"
             )
         if name == "results":
+            _refuse_others(context, name, "out")
             page.write(out or page.PAGE)
             console.print(f"wrote {out or page.PAGE}", markup=False, highlight=False)
             return
         if name == "table1":
+            _refuse_others(context, name, "out")
             shown = table1.reproduce(out or experiment.FOLDER / "results" / "table1")
             console.print(shown, markup=False, highlight=False, soft_wrap=True)
             return
         chosen = experiment.load(name, scale)
-        if smoke:
-            chosen = experiment.smoke(chosen, _smoke_changes(chosen))
         if minutes is not None:
+            _refuse_others(context, "--minutes", "minutes", "scale", "only", "data", "runs", "out")
             _timed(chosen, only, minutes, runs or chosen.runs, out, console)
             return
+        if smoke:
+            chosen = experiment.smoke(chosen, _smoke_changes(chosen))
         if dry_run:
             _estimate(chosen, only, console)
             return
         _run(chosen, only, jobs, runs or chosen.runs, out or chosen.results, smoke, console)
+
+
+def _refuse_others(context: typer.Context, what: str, *takes: str) -> None:
+    """An option that would change nothing is refused: its user meant something by it."""
+    from narrowcast.config import ConfigError
+
+    given = [name for name in context.params if _was_given(context, name)]
+    if others := [f"--{name.replace('_', '-')}" for name in given if name not in ("name", *takes)]:
+        raise ConfigError(f"{what} goes without {', '.join(others)}")
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 @contextmanager

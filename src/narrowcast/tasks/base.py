@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from narrowcast.flat import Layout
+from narrowcast.flat import Layout, all_finite
 from narrowcast.random import Key
 from narrowcast.tasks.batch import Batch as Batch
 from narrowcast.tasks.module import ModuleTask
@@ -202,7 +202,7 @@ def _check_examples(examples: Examples, part: str) -> None:
             "task at least one example"
         )
     for values, what in ((inputs, "inputs"), (targets, "targets")):
-        if values.is_floating_point() and not torch.isfinite(values).all():
+        if values.is_floating_point() and not all_finite(values):
             raise ValueError(
                 f"{part}'s {what} have NaN or infinite values: clean or drop those examples first"
             )
