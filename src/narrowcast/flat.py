@@ -43,8 +43,10 @@ def from_bytes(data: bytes) -> Tensor:
 
 
 def all_finite(numbers: Tensor) -> bool:
-    """Whether there is no NaN and no infinity, in one pass without a mask (torch.isfinite takes thirty times
-    as long on a large model): either would be the smallest or the largest number."""
+    """Whether there is no NaN and no infinity: either would be the smallest or the largest number.
+
+    One pass, and nothing to keep: torch.isfinite makes masks, and takes far longer on a large model.
+    """
     if not numbers.numel():
         return True
     low, high = torch.aminmax(numbers)
