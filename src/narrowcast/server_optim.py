@@ -50,7 +50,7 @@ class Momentum(Optimiser):
         return {"momentum": torch.zeros_like(like)}
 
     def step(self, state: State, gradient: Tensor, rate: float) -> tuple[State, Tensor]:
-        momentum = state["momentum"] * self.beta + gradient
+        momentum = (state["momentum"] * self.beta).add_(gradient)
         return {"momentum": momentum}, momentum * rate
 
 
@@ -68,12 +68,13 @@ class Adam(Optimiser):
         }
 
     def step(self, state: State, gradient: Tensor, rate: float) -> tuple[State, Tensor]:
-        momentum = state["momentum"] * self.beta + gradient * (1 - self.beta)
-        second = state["second"] * self.beta2 + gradient.square() * (1 - self.beta2)
+        momentum = (state["momentum"] * self.beta).add_(gradient * (1 - self.beta))
+        second = (state["second"] * self.beta2).add_(gradient.square().mul_(1 - self.beta2))
         count = state["count"] + 1
         m = momentum / (1 - self.beta ** float(count))
         v = second / (1 - self.beta2 ** float(count))
-        return {"momentum": momentum, "second": second, "count": count}, m / (v.sqrt() + self.epsilon) * rate
+        delta = m.div_(v.sqrt_().add_(self.epsilon)).mul_(rate)  # in place: uncompressed, each is as long as theta
+        return {"momentum": momentum, "second": second, "count": count}, delta
 
     def carry(self, state: State, move: Callable[[Tensor], Tensor]) -> State:
         moved = super().carry(state, move)
