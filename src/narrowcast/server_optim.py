@@ -73,7 +73,7 @@ class Adam(Optimiser):
         count = state["count"] + 1
         m = momentum / (1 - self.beta ** float(count))
         v = second / (1 - self.beta2 ** float(count))
-        delta = m.div_(v.sqrt_().add_(self.epsilon)).mul_(rate)  # in place: uncompressed, each is as long as theta
+        delta = m.div_(v.sqrt_().add_(self.epsilon)).mul_(rate)  # in place: each may be as long as theta
         return {"momentum": momentum, "second": second, "count": count}, delta
 
     def carry(self, state: State, move: Callable[[Tensor], Tensor]) -> State:
