@@ -8,6 +8,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ SETTINGS = {
 CHILD = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from narrowcast import checkpoints, runner
 from narrowcast.config import make_config
 from narrowcast.training import Training
@@ -203,3 +205,29 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     process.wait()
     process.stdout.close()
     runner.resume(folder)  # the lock ended with the process
+
+
+def test_what_writing_takes_puts_the_next_checkpoint_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a dense model of gigabytes the state is there at once, and its writing takes long."""
+    training = SimpleNamespace(checkpoint_seconds=1.0, state=dict, settle=lambda state: None)
+    clock = [0.0]
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])
+    writes = []
+
+    def write(path: Path, data: bytes) -> None:
+        writes.append(clock[0])
+        clock[0] += 5.0
+
+    monkeypatch.setattr(checkpoints.files, "write_atomically", write)
+    with (tmp_path / "log").open("ab") as log:
+        keeper = checkpoints.Checkpoints(training, b"run", tmp_path, log)
+        while clock[0] < 200.0:
+            clock[0] += 1.0
+            keeper.went_well()
+            keeper.take_if_due()
+    assert writes[0] <= 4.0
+    assert all(
+        later - earlier >= 5.0 * (1 + checkpoints.COSTS) for earlier, later in itertools.pairwise(writes)
+    )

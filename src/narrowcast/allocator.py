@@ -2,7 +2,7 @@
 
 By default anything above 128 KiB is given back to the system at once and comes back page by page, zeroed: a
 fifth of a small round's time (docs/performance.md), and of a vector as long as a large model five times what
-it takes to copy it. Nothing is mapped apart here; only the free end of the heap beyond `FREE` is given back.
+it takes to copy it. Here nothing is mapped apart, and nothing is given back before the process ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
-FREE = (1 << 31) - 1  # bytes at the end of the heap before any is given back: the most that mallopt takes
+NEVER = -1  # is the free end of the heap given back
 
 
 def keep_memory() -> bool:
@@ -19,4 +19,4 @@ def keep_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return False
-    return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, FREE))
+    return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, NEVER))

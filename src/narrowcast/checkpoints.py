@@ -12,7 +12,7 @@ import torch
 from narrowcast import files
 from narrowcast.training import Training
 
-COSTS = 10.0  # times what one took, before the next: clients' states may be gigabytes
+COSTS = 10.0  # times what one took, before the next: a model or clients' states may be gigabytes
 
 
 class Checkpoints:
@@ -32,12 +32,15 @@ class Checkpoints:
 
     def went_well(self) -> None:
         if self.held is not None:
+            started = time.monotonic()
             self.write(self.held)
             self.held = None
+            ended = time.monotonic()
+            self.due = max(self.due, ended + COSTS * (ended - started))
 
     def write(self, state: dict[str, Any]) -> None:
         files.sync(self.log)
         buffer = io.BytesIO()
         torch.save({"run": self.run.hex(), "simulation": state}, buffer)
-        files.write_atomically(self.folder / "checkpoint.pt", buffer.getvalue())
+        files.write_atomically(self.folder / "checkpoint.pt", buffer.getbuffer())
         self.training.settle(state)

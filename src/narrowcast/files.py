@@ -14,7 +14,7 @@ from pathlib import Path
 import xxhash
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Replace a file: whoever reads it, even after a crash, finds the old bytes or the new ones."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
