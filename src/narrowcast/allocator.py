@@ -2,14 +2,15 @@
 
 By default anything above 128 KiB is given back to the system at once and comes back page by page, zeroed: a
 fifth of a small round's time (docs/performance.md), and of a vector as long as a large model five times what
-it takes to copy it. Here nothing is mapped apart, and nothing is given back before the process ends.
+it takes to copy it. Here nothing is mapped apart, and nothing is given back before the process ends. Threads
+begun later share the one heap: those of their own are small, and what is larger would be mapped again.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of mallopt(3)
 NEVER = -1  # is the free end of the heap given back
 
 
@@ -19,4 +20,5 @@ def keep_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return False
-    return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, NEVER))
+    wishes = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, NEVER), (M_ARENA_MAX, 1))
+    return all(mallopt(*wish) for wish in wishes)

@@ -25,6 +25,7 @@ import xxhash
 from msgspec import Meta
 
 from narrowcast import compare
+from narrowcast.allocator import keep_memory
 from narrowcast.compare import Run
 from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
 from narrowcast.report.summary import Summary, summarise
@@ -225,6 +226,7 @@ def conduct(
     def tell(line: str) -> None:
         say(f"[{format_seconds(time.monotonic() - started):>8}] {line}")
 
+    keep_memory()  # before there are threads
     pool = ThreadPoolExecutor(jobs)
     try:
         for future in [pool.submit(one, row) for row in chosen]:
