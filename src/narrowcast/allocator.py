@@ -2,13 +2,14 @@
 
 By default anything above 128 KiB is given back to the system at once and comes back page by page, zeroed: a
 fifth of a small round's time (docs/performance.md), and of a vector as long as a large model five times what
-it takes to copy it. Here nothing is mapped apart, and nothing is given back before the process ends. Threads
-begun later share the one heap: those of their own are small, and what is larger would be mapped again.
+it takes to copy it. Here nothing is mapped apart, and nothing is given back before `give_back`. Threads begun
+later share the one heap: those of their own are small, and what is larger would be mapped again.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of mallopt(3)
 NEVER = -1  # is the free end of the heap given back
@@ -22,3 +23,11 @@ def keep_memory() -> bool:
         return False
     wishes = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, NEVER), (M_ARENA_MAX, 1))
     return all(mallopt(*wish) for wish in wishes)
+
+
+def give_back() -> None:
+    """What is free, to the system: a run has ended, and another may need less."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -25,7 +25,7 @@ import xxhash
 from msgspec import Meta
 
 from narrowcast import compare
-from narrowcast.allocator import keep_memory
+from narrowcast.allocator import give_back, keep_memory
 from narrowcast.compare import Run
 from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
 from narrowcast.report.summary import Summary, summarise
@@ -246,6 +246,7 @@ def _attempt(row: Row, config: RunConfig, out: Path, run: Run, tell: Say) -> Pat
     started = time.monotonic()
     ended = compare.attempt(config, folder, run)
     if not known:
+        give_back()
         what = f"tune lr {config.lr:g}" if config.validation else f"seed {config.seed} lr {config.lr:g}"
         result = f"{summarise(folder).metric:.4f}" if ended else "diverged"
         tell(f"{row.name}: {what}: {result} ({format_seconds(time.monotonic() - started)})")
