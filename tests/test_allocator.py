@@ -1,4 +1,4 @@
-"""Memory that is kept: a long vector comes back without page faults, in any thread, until it is given back."""
+"""Memory that is kept: a long vector comes back without page faults in any thread, until it is given back."""
 
 import subprocess
 import sys
