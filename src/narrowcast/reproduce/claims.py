@@ -32,7 +32,7 @@ from narrowcast.report.study_table import Line
 
 Kind = Literal["ahead", "within", "cheaper"]
 Answer = Literal["yes", "no", "open", "not run yet"]
-Verdict = Literal["holds", "holds in part", "does not hold here", "not run yet"]
+Verdict = Literal["holds", "holds in part", "open", "does not hold here", "not run yet"]
 Text = Annotated[str, Meta(min_length=1)]
 FIGURE = re.compile(r"\d+\.\d+|\d+\s*[kMGT]?B\b")  # decimals and bytes: what a run prints
 
@@ -135,7 +135,9 @@ def verdict(answers: list[Answer]) -> Verdict:
         return "not run yet"
     if all(answer == "yes" for answer in answers):
         return "holds"
-    return "holds in part" if "yes" in answers else "does not hold here"
+    if "yes" in answers:
+        return "holds in part"
+    return "does not hold here" if "no" in answers else "open"
 
 
 def _pair(claim: Claim, names: tuple[str, str], lines: Mapping[str, Line], sign: float) -> Pair:
