@@ -1,6 +1,7 @@
 """The page of results follows the committed results and nothing else, and cannot go stale."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,21 @@ def test_the_papers_rows_are_a_panel_where_they_have_what_the_figure_shows() -> 
     assert [(m.x, m.name) for m in figures._theirs(over, published)] == [(7595, "a"), (7595, "b")]
     assert not figures._theirs(experiment.Figure(kind="frontier"), published)
     assert not figures._theirs(experiment.Figure(kind="curves"), published)
+
+
+def test_a_method_without_d_is_a_level_across_lines_over_d() -> None:
+    marks = [
+        figures.Mark(16.0, 0.7, 0.1, "static d=16", "static", "static"),
+        figures.Mark(math.nan, 0.9, 0.1, "all of it", "uncompressed", "uncompressed"),
+        figures.Mark(64.0, 0.8, 0.1, "static d=64", "static", "static"),
+    ]
+    canvas, axes = figures.plt.subplots()
+    figures._lines(axes, experiment.Figure(kind="lines", x="dim"), marks)
+    assert axes.get_xticks().tolist() == [16, 64]
+    assert sorted(axes.get_legend_handles_labels()[1]) == ["all of it", "static"]
+    (level,) = [line for line in axes.lines if line.get_label() == "all of it"]
+    assert list(level.get_ydata()) == [0.9, 0.9]
+    figures.plt.close(canvas)
 
 
 def test_outside_a_clone_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

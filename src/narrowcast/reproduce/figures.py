@@ -2,7 +2,8 @@
 
 frontier   the metric against the bytes of a run, or against how many times fewer they are than uncompressed
 curves     the metric against epochs, of the rows named
-lines      the metric against a setting (d, a rate of participation), a line for each method
+lines      the metric against a setting (d, a rate of participation), a line for each method; one without d
+           is a level across
 
 Where the paper prints rows of its own ([[published]]), a frontier over compression and lines over d have them
 in a second panel: their model and data are larger, and so is the scale.
@@ -10,6 +11,7 @@ in a second panel: their model and data are larger, and so is the scale.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +40,7 @@ AXES = {"dim": "d", "participation": "share of the asked clients that come"}
 class Mark:
     """A point with its error, whoever measured it."""
 
-    x: float
+    x: float  # nan: it is a level across
     y: float
     error: float
     name: str
@@ -78,7 +80,8 @@ def _ours(figure: Figure, chosen: list[Outcome]) -> list[Mark]:
     marks = []
     for o, line in zip(chosen, lines(chosen), strict=True):
         if figure.kind == "lines":
-            x = float(getattr(o.row.config, figure.x))
+            level = figure.x == "dim" and o.row.config.method not in FAMILY
+            x = math.nan if level else float(getattr(o.row.config, figure.x))
         elif line.ratio is not None:
             x = line.ratio.total
         else:
@@ -140,6 +143,12 @@ def _by_epoch(folder: Path, facts: Any) -> list[tuple[float, float]]:
 
 
 def _lines(axes: Axes, figure: Figure, marks: list[Mark]) -> None:
+    for mark in marks:
+        if math.isnan(mark.x):
+            colour = STYLE[mark.method][0]
+            axes.axhline(mark.y, color=colour, linestyle="--", label=mark.name)
+            axes.axhspan(mark.y - mark.error, mark.y + mark.error, color=colour, alpha=0.1, linewidth=0)
+    marks = [mark for mark in marks if not math.isnan(mark.x)]
     groups: dict[str, list[Mark]] = {}
     for mark in sorted(marks, key=lambda mark: mark.x):
         groups.setdefault(mark.group, []).append(mark)
