@@ -162,7 +162,8 @@ def _fewer(pair: Pair) -> str:
         return "-"
     ratio = max(pair.fewer, 1 / pair.fewer)
     how = "fewer" if pair.fewer > 1 else "more"
-    return "as many" if ratio < 1.005 else f"{ratio:.3g} times {how}"
+    shown = f"{ratio:.3g}" if ratio < 1000 else f"{ratio:,.0f}"
+    return "as many" if ratio < 1.005 else f"{shown} times {how}"
 
 
 def _both(line: Line | None) -> list[str]:
