@@ -152,7 +152,7 @@ def test_a_dry_run_says_hours_and_runs_nothing(clone: Path) -> None:
         (["nothing"], "table1, tiny"),
         (["tiny", "--only", "topk"], "no row or method is called topk"),
         ([], "say what to reproduce: table1, tiny"),
-        (["results", "--smoke", "--only", "static"], "results goes without --only, --smoke"),
+        (["results", "--smoke", "--only", "static"], "results goes without --smoke, --only"),
         (["table1", "--scale", "paper"], "table1 goes without --scale"),
         (["tiny", "--minutes", "1", "--dry-run", "--jobs", "2"], "--minutes goes without --dry-run, --jobs"),
     ],
