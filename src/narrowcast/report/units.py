@@ -22,12 +22,12 @@ def format_seconds(seconds: float) -> str:
     """0.0123 -> "12.3 ms", 12.3 -> "12.3 s", 312 -> "5.2 min", 7500 -> "2.08 h", 3e5 -> "3.47 d"."""
     _check(seconds)
     if float(f"{seconds:.3g}") < 1:
-        return f"{_digits(seconds * 1e3)} ms"
+        return f"{digits(seconds * 1e3)} ms"
     for unit, step in ((" s", 60), (" min", 60), (" h", 24)):
         if float(f"{seconds:.3g}") < step:
-            return _digits(seconds) + unit
+            return digits(seconds) + unit
         seconds /= step
-    return f"{_digits(seconds)} d"
+    return f"{digits(seconds)} d"
 
 
 def _scaled(value: float, units: tuple[str, ...]) -> str:
@@ -35,12 +35,12 @@ def _scaled(value: float, units: tuple[str, ...]) -> str:
     _check(value)
     for unit in units[:-1]:
         if float(f"{value:.3g}") < 1000:
-            return _digits(value) + unit
+            return digits(value) + unit
         value /= 1000
-    return _digits(value) + units[-1]
+    return digits(value) + units[-1]
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
     """Three significant digits, never in powers of ten for the sizes that units leave."""
     text = f"{value:.3g}"
     return f"{value:.0f}" if "e+" in text else text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from narrowcast.report.study_table import Line
 from narrowcast.report.table import markdown_table, times
-from narrowcast.report.units import format_bytes
+from narrowcast.report.units import digits, format_bytes
 from narrowcast.reproduce import committed, experiment
 from narrowcast.reproduce.claims import Claim, Judged, Pair, Published, judge, verdict
 from narrowcast.reproduce.committed import Committed
@@ -162,8 +162,7 @@ def _fewer(pair: Pair) -> str:
         return "-"
     ratio = max(pair.fewer, 1 / pair.fewer)
     how = "fewer" if pair.fewer > 1 else "more"
-    shown = f"{ratio:.3g}" if ratio < 1000 else f"{ratio:,.0f}"
-    return "as many" if ratio < 1.005 else f"{shown} times {how}"
+    return "as many" if ratio < 1.005 else f"{digits(ratio)} times {how}"
 
 
 def _both(line: Line | None) -> list[str]:
