@@ -1,13 +1,18 @@
 """A rate on the edge of stability: all seeds run again at the next lower one, and the table says so."""
 
 import math
+import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from narrowcast import study
-from narrowcast.config import RunConfig
+import msgspec
+
+from narrowcast import runner, study
+from narrowcast.config import RunConfig, make_config
 from narrowcast.methods import Diverged
 from narrowcast.report import study_table
+from narrowcast.report.summary import Summary, summarise
 from narrowcast.study import Study
 from test_study import Counting, tiny
 
@@ -52,6 +57,51 @@ def test_when_any_seed_diverges_all_run_again_at_the_next_lower_rate(tmp_path: P
     (line,) = study_table.lines([outcome])
     assert (line.rate, line.given_up, line.diverged) == (lower, {top: 1}, 0)
     assert f"| {lower:g} ({top:g}: 1 diverged) |" in study_table.markdown(plan, [outcome], "x", "abc", [])
+
+
+def quadratic(rate: float, folder: Path) -> Summary:
+    """Nine rounds of gradient descent on a quadratic: above some rate every one of them makes it worse."""
+    values = {"task": "quadratic", "method": "uncompressed", "rounds": 9, "schedule": "constant", "lr": rate}
+    return summarise(runner.start(make_config(values), folder))
+
+
+def test_a_run_knows_the_metric_it_began_with(tmp_path: Path) -> None:
+    good, bad = quadratic(0.1, tmp_path / "good"), quadratic(3.0, tmp_path / "bad")
+    task, _ = runner.rebuild(good.folder)
+    assert good.facts.untrained == bad.facts.untrained == task.evaluate(task.theta0())[task.metric]
+    assert runner.load_facts(good.folder) == good.facts
+    assert (good.worse_than_untrained, bad.worse_than_untrained) == (False, True)
+    old = msgspec.structs.replace(bad.facts, untrained=None)  # a run from before it was measured
+    assert not replace(bad, facts=old).worse_than_untrained
+
+
+class Ruinous(Counting):
+    """Final runs at the highest rates come to their end, but the model was better before."""
+
+    def __init__(self, top: float) -> None:
+        super().__init__()
+        self.top = top
+
+    def __call__(self, config: RunConfig, folder: Path) -> None:
+        super().__call__(config, folder)
+        if not config.validation and config.lr >= self.top:
+            facts = msgspec.structs.replace(runner.load_facts(folder), untrained=1.0)
+            (folder / "facts.json").write_bytes(msgspec.json.encode(facts))
+
+
+def test_a_run_that_ends_worse_than_it_began_is_no_result(tmp_path: Path) -> None:
+    _, _, calm = unstable(tmp_path / "calm", lambda seed, rate: False)
+    assert calm.tuned is not None
+    plan, run, said = tiny(tmp_path), Ruinous(calm.tuned), list[str]()
+    assert not study.conduct(plan, tmp_path / "runs", ["ours"], run=run, say=said.append)
+    (outcome,), _ = study.collect(plan, tmp_path / "runs")
+    lower = plan.grid(plan.rows[0]).below(calm.tuned)
+    assert (outcome.rate, outcome.diverged) == (lower, {calm.tuned: 2})
+    assert all(r.facts.untrained is not None and r.facts.untrained < 0.5 for r in outcome.runs)
+    assert sum("worse than untrained" in line for line in said) == 2
+    page = study_table.markdown(plan, [outcome], "x", "abc", [])
+    mean = statistics.mean(r.facts.untrained or 0.0 for r in outcome.runs)
+    assert f"Untrained: {mean:.4f}, mean over the seeds." in page
 
 
 def test_a_retreat_ends_after_three_steps_and_says_what_still_diverged(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 At the top the settings that all rows share, and `seeds`; `[tune]` says how rates are found; a `[[run]]` is a
 row, whose `lr` is the centre of its grid. Tuning is done with another seed on a held-out part of the training
 set, in shorter runs; the test set is read by the final runs alone. A rate found so may lie on the edge of
-stability: when any final run diverges, all seeds are run again at the next lower rate. Every run has a
-folder of its own, named by its settings: what is finished is never repeated, and a changed setting is
-another run.
+stability: when any final run diverges, or ends worse than the untrained model, all seeds are run again at the
+next lower rate. Every run has a folder of its own, named by its settings: what is finished is never repeated,
+and a changed setting is another run.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Outcome:
     trials: dict[float, float]  # rate -> the metric of the tuning run, nan where it diverged
     tuned: float | None  # the best of them; None: all diverged
     rate: float | None  # that of the final runs: lower than the tuned one where a run diverged at it
-    runs: list[Summary]  # the final runs at `rate` that came to their end
+    runs: list[Summary]  # the final runs at `rate` that came to their end, no worse than untrained
     diverged: dict[float, int]  # rate -> final runs that did not, in the order they were tried
 
 
@@ -147,7 +147,7 @@ def follow(study: Study, row: Row, attempt: Attempt, tune_only: bool = False) ->
     rate, diverged = tuned, dict[float, int]()
     while True:
         runs = [_summary(attempt(study.final(row, rate, seed))) for seed in study.seeds]
-        ended = [run for run in runs if run]
+        ended = [run for run in runs if run and not run.worse_than_untrained]
         if len(ended) < len(runs):
             diverged[rate] = len(runs) - len(ended)
         if rate not in diverged or study.tuning is None or len(diverged) > RETREATS:
@@ -248,9 +248,13 @@ def _attempt(row: Row, config: RunConfig, out: Path, run: Run, tell: Say) -> Pat
     if not known:
         give_back()
         what = f"tune lr {config.lr:g}" if config.validation else f"seed {config.seed} lr {config.lr:g}"
-        result = f"{summarise(folder).metric:.4f}" if ended else "diverged"
+        result = _result(summarise(folder)) if ended else "diverged"
         tell(f"{row.name}: {what}: {result} ({format_seconds(time.monotonic() - started)})")
     return folder if ended else None
+
+
+def _result(run: Summary) -> str:
+    return f"{run.metric:.4f}" + (", worse than untrained" if run.worse_than_untrained else "")
 
 
 class _NotRun(Exception):

@@ -98,8 +98,9 @@ def markdown(study: Study, outcomes: list[Outcome], command: str, commit: str, m
     parts = [
         f"# {study.title}",
         f"`{command}` written at commit {commit}, narrowcast {facts.narrowcast}, torch {facts.torch}, seeds "
-        f"{', '.join(map(str, study.seeds))}. D = {max(_sizes(outcomes)):,}; {facts.clients:,} clients.",
-        f"The {facts.metric} is that of the test set after the last round, read once; +-: standard error "
+        f"{', '.join(map(str, study.seeds))}. D = {max(_sizes(outcomes)):,}; {facts.clients:,} clients."
+        f"{_untrained(outcomes)}",
+        f"The {facts.metric} is that of the test set after the last round; +-: standard error "
         "over the seeds. Up and down: bytes of a run as encoded, all clients, mean over the seeds. "
         "Compression: bytes of the uncompressed run over bytes of the run; total is the harmonic mean.",
         markdown_table(head, [_cells(line) for line in lines(outcomes)], left=2),
@@ -115,10 +116,18 @@ def _tuning(t: Tuning, outcomes: list[Outcome], metric: str) -> list[str]:
         f"Runs of at most {t.epochs:g} epochs with seed {t.seed} on a held-out tenth of the training set; a "
         f"grid by the factor {t.factor:g}: three rates, then one more while the best lies on the border, "
         f"{t.most} at most. {metric.capitalize()} on the held-out part; the chosen rate is bold. Where a "
-        "final run diverged at it, all seeds were run again at the next lower rate of the grid: the table "
-        "above has the rate given up in brackets, with the runs that diverged there.",
+        "final run diverged at it, or ended worse than the untrained model, all seeds were run again at the "
+        "next lower rate of the grid: the table above has the rate given up in brackets, with the number of "
+        "such runs.",
         markdown_table(["method", "lr: result"], [_sweep(o) for o in outcomes], left=2),
     ]
+
+
+def _untrained(outcomes: list[Outcome]) -> str:
+    """The models of one seed are the same before the first round, whatever the row trains of them."""
+    facts = {run.facts.seed: run.facts for o in outcomes for run in o.runs if run.facts.untrained is not None}
+    known = [f.untrained for f in facts.values() if f.untrained is not None]
+    return f" Untrained: {_mean(known):.4f}, mean over the seeds." if known else ""
 
 
 def _sizes(outcomes: list[Outcome]) -> list[int]:

@@ -32,6 +32,14 @@ class Summary:
     def complete(self) -> bool:
         return self.rounds == self.facts.rounds
 
+    @property
+    def worse_than_untrained(self) -> bool:
+        """Whether training did harm; False where the metric before the first round is not known."""
+        if self.metric is None or self.facts.untrained is None:
+            return False
+        gain = self.metric - self.facts.untrained
+        return gain < 0 if self.facts.higher_is_better else gain > 0
+
 
 @dataclass(frozen=True)
 class Compression:
