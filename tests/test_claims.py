@@ -10,6 +10,8 @@ from narrowcast.report.summary import Compression
 from narrowcast.reproduce import claims
 from narrowcast.reproduce.claims import Claim, Judged, judge
 
+T = 4.302653  # of Student's distribution with two degrees of freedom, 95 % within
+
 
 def row(name: str, values: list[float], size: float = 100.0, diverged: int = 0) -> Line:
     """A row whose whole run takes `size` bytes, half of them each way."""
@@ -33,7 +35,7 @@ BEST, GOOD, LIKE, POOR = (
     row("best", [0.90, 0.91, 0.92]),
     row("good", [0.80, 0.81, 0.82]),
     row("like", [0.80, 0.815, 0.81]),
-    row("poor", [0.70, 0.71, 0.72]),
+    row("poor", [0.71, 0.70, 0.72]),
 )
 
 
@@ -43,8 +45,8 @@ def test_a_clear_win_a_tie_and_a_loss() -> None:
     assert [pair.answer for pair in one.pairs] == ["yes", "open", "no"]
     assert one.verdict == "holds in part"
     assert one.share == " 1 of 3"
-    assert one.pairs[0].difference == pytest.approx(0.1)
-    assert one.pairs[0].error == pytest.approx(2 * math.sqrt(2) * 0.01 / math.sqrt(3))
+    assert one.pairs[0].difference == pytest.approx(0.1)  # of 0.09, 0.11 and 0.1
+    assert one.pairs[0].error == pytest.approx(T * 0.01 / math.sqrt(3))
 
 
 @pytest.mark.parametrize(
@@ -62,11 +64,20 @@ def test_all_pairs_some_or_none(pairs: list[tuple[str, str]], verdict: str) -> N
     assert judged(asked("ahead", *pairs), BEST, GOOD, LIKE, POOR).verdict == verdict
 
 
-def test_the_limit_is_two_standard_errors() -> None:
-    """Two rows with values m - h, m, m + h have s = h sqrt(2/3): the second is ahead from 2 s on."""
-    for shift, verdict in [(1.64, "holds"), (1.62, "open")]:
-        low, high = row("low", [0.0, 1.0, 2.0]), row("high", [shift, 1 + shift, 2 + shift])
-        assert judged(asked("ahead", ("high", "low")), low, high).verdict == verdict
+def test_the_limit_is_students_interval_of_the_differences() -> None:
+    """Differences m - h, m, m + h have the standard error h / sqrt(3): ahead is m from T times it on."""
+    limit = T / math.sqrt(3)
+    for shift, verdict in [(limit + 0.01, "holds"), (limit - 0.01, "open"), (-limit - 0.01, "does not")]:
+        low, high = row("low", [5.0, 0.0, 9.0]), row("high", [4 + shift, 1 + shift, 9 + shift])
+        assert judged(asked("ahead", ("high", "low")), low, high).verdict.startswith(verdict)
+
+
+def test_rows_are_compared_seed_by_seed() -> None:
+    """Seeds far apart hide nothing where each of them orders the rows alike."""
+    easy, hard = row("easy", [0.5, 0.7, 0.9]), row("hard", [0.49, 0.688, 0.891])
+    assert judged(asked("ahead", ("easy", "hard")), easy, hard).verdict == "holds"
+    mixed = row("mixed", hard.values[::-1])
+    assert judged(asked("ahead", ("easy", "mixed")), easy, mixed).verdict == "open"
 
 
 def test_lower_is_better_turns_every_answer_round() -> None:
@@ -119,7 +130,11 @@ def test_what_diverged_is_behind_and_a_lost_seed_is_never_ahead() -> None:
     assert judged(asked(["ahead", "cheaper"], ("poor", "lost")), lost, POOR).verdict == "holds"
     part = row("part", BEST.values, diverged=1)
     assert judged(asked("ahead", ("part", "poor")), part, POOR).pairs[0].answer == "open"
-    assert judged(asked("ahead", ("poor", "part")), part, POOR).pairs[0].answer == "no"
+    assert judged(asked("ahead", ("poor", "part")), part, POOR).pairs[0].answer == "open"
+    untuned = row("untuned", [], math.nan)  # it diverged at every rate of its tuning
+    assert judged(asked("ahead", ("lost", "untuned")), lost, untuned).verdict == "does not hold here"
+    assert judged(asked("ahead", ("untuned", "lost")), lost, untuned).verdict == "does not hold here"
+    assert judged(asked("ahead", ("poor", "untuned")), untuned, POOR).verdict == "holds"
 
 
 def test_a_single_seed_settles_nothing() -> None:

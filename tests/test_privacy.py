@@ -23,7 +23,7 @@ from narrowcast.privacy import (
 )
 from narrowcast.privacy.attackers import View
 from narrowcast.random import Purpose
-from narrowcast.report import attack_table
+from narrowcast.report import intervals
 from narrowcast.sketch import CountSketch
 from narrowcast.subspaces import KINDS, subspace
 
@@ -198,12 +198,12 @@ class TestQuality:
 
 class TestIntervals:
     def test_students_interval(self):
-        mean, error = attack_table.mean_and_error([1.0, 2.0, 3.0, 4.0])
+        mean, error = intervals.student([1.0, 2.0, 3.0, 4.0])
         assert (mean, error) == (2.5, pytest.approx(3.182446 * np.std([1, 2, 3, 4], ddof=1) / 2, rel=1e-5))
 
     def test_wilson(self):
-        assert attack_table.wilson(0, 10) == (0, pytest.approx(0.2775, abs=1e-3))
-        assert attack_table.wilson(5, 10) == (
+        assert intervals.wilson(0, 10) == (0, pytest.approx(0.2775, abs=1e-3))
+        assert intervals.wilson(5, 10) == (
             pytest.approx(0.2366, abs=1e-3),
             pytest.approx(0.7634, abs=1e-3),
         )

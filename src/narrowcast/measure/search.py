@@ -8,9 +8,10 @@ is a crossing, not the only one there may be. Noise is seen in the spread over s
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from narrowcast.report.intervals import student
 
 Reaches = Callable[[int], bool]
 
@@ -84,11 +85,6 @@ def interval(dims: Sequence[int], confidence: float = 0.95) -> Interval:
     """exp(mean(log d) +- t s / sqrt(n)); with one seed nothing is known of the spread: 0 to infinity."""
     if not dims:
         raise ValueError("an interval needs at least one d")
-    logs = [math.log(d) for d in dims]
-    mean, least, most = math.exp(statistics.mean(logs)), min(dims), max(dims)
-    if len(dims) == 1:
-        return Interval(mean, 0.0, math.inf, least, most)
-    from scipy.stats import t
-
-    half = float(t.ppf((1 + confidence) / 2, len(dims) - 1)) * statistics.stdev(logs) / math.sqrt(len(dims))
-    return Interval(mean, mean * math.exp(-half), mean * math.exp(half), least, most)
+    middle, half = student([math.log(d) for d in dims], confidence)
+    mean, low, high = map(math.exp, (middle, middle - half, middle + half))
+    return Interval(mean, low, high, min(dims), max(dims))

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from narrowcast.privacy.results import Case, Picture, Result, Summary, Upload
+from narrowcast.report.intervals import student, wilson
 from narrowcast.report.table import markdown_table, plain_table
 from narrowcast.report.units import format_bytes
 
 NAMES = {"dlg": "DLG", "invert": "inverting gradients"}
-Z = 1.96  # of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -40,29 +40,11 @@ class Line:
         return self.identified / self.images
 
 
-def mean_and_error(values: list[float]) -> tuple[float, float]:
-    """(mean, half width of Student's 95 % interval); of one value alone it is infinite."""
-    from scipy.stats import t
-
-    n, mean = len(values), math.fsum(values) / len(values)
-    if n < 2:
-        return mean, math.inf
-    spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
-    return mean, float(t.ppf(0.975, n - 1)) * spread
-
-
-def wilson(right: int, of: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a rate: it keeps a width at 0 and at 1."""
-    p, z = right / of, Z * Z / of
-    middle, half = (p + z / 2) / (1 + z), Z * math.sqrt(p * (1 - p) / of + z / (4 * of)) / (1 + z)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def line(case: Case, pictures: list[Picture], size: float, nothing: dict[int, float]) -> Line:
     """`nothing`: the PSNR of the mean picture, by image."""
     found = sum(p.identified for p in pictures)
-    psnr, ssim = (mean_and_error([getattr(p, name) for p in pictures]) for name in ("psnr", "ssim"))
-    gain = mean_and_error([p.psnr - nothing[p.image] for p in pictures])
+    psnr, ssim = (student([getattr(p, name) for p in pictures]) for name in ("psnr", "ssim"))
+    gain = student([p.psnr - nothing[p.image] for p in pictures])
     return Line(case, size, *psnr, *gain, *ssim, found, len(pictures), *wilson(found, len(pictures)))
 
 

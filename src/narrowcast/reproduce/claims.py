@@ -9,10 +9,11 @@ times = 10.0                      cheaper: more than so many times fewer bytes (
 pairs = [["row", "other row"]]    names of rows
 why = "..."                       the reason, in prose
 
-Let m be the difference of two rows' means in favour of the first, s = sqrt(s_1^2 + s_2^2) its standard error
-over the seeds. The first is ahead where m - 2 s > 0, and within where m - 2 s > -by; the answer is no where
-m + 2 s lies below that limit, and open in between. `says` and `why` have no figures: those of the pairs are
-printed beside them, from the results, and cannot drift from them.
+The rows of a study share their seeds, and with a seed the first model, the clients and who comes when: two
+rows are compared seed by seed. Let m be the mean of the differences in favour of the first, e the half width
+of Student's 95 % interval. The first is ahead where m - e > 0, and within where m - e > -by; the answer is no
+where m + e lies below that limit, and open in between. `says` and `why` have no figures: those of the pairs
+are printed beside them, from the results, and cannot drift from them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from msgspec import Meta
 
 from narrowcast.config import ConfigError
 from narrowcast.methods import METHODS
+from narrowcast.report.intervals import student
 from narrowcast.report.study_table import Line
 
 Kind = Literal["ahead", "within", "cheaper"]
@@ -89,8 +91,10 @@ class Pair:
 
     names: tuple[str, str]
     lines: tuple[Line | None, Line | None]  # None: it was not run yet
-    difference: float  # of the means
-    error: float  # twice its standard error; inf where a row has a single seed
+    difference: float  # mean over the seeds
+    error: (
+        float  # half width of its interval; inf where a single seed, or a seed that diverged, leaves it open
+    )
     fewer: float  # bytes of the second's run over those of the first's
     answer: Answer
 
@@ -144,8 +148,7 @@ def _pair(claim: Claim, names: tuple[str, str], lines: Mapping[str, Line], sign:
     one, other = lines.get(names[0]), lines.get(names[1])
     if one is None or other is None:
         return Pair(names, (one, other), math.nan, math.nan, math.nan, "not run yet")
-    difference = sign * (one.mean - other.mean)
-    error = 2 * math.hypot(_error(one), _error(other))
+    difference, error = _difference(one, other, sign)
     fewer = (other.up + other.down) / (one.up + one.down)
     answers: list[Answer] = []
     for kind in claim.kinds:
@@ -175,6 +178,9 @@ def _beyond(one: Line, other: Line, difference: float, error: float, limit: floa
     return "yes" if difference - error > limit and not one.diverged else "open"
 
 
-def _error(line: Line) -> float:
-    """Of a single seed nothing is known."""
-    return line.error if len(line.values) > 1 else math.inf
+def _difference(one: Line, other: Line, sign: float) -> tuple[float, float]:
+    """(mean, half width) over the seeds; where one diverged, values have lost their partners: no interval."""
+    complete = one.values and len(one.values) == len(other.values) and not one.diverged + other.diverged
+    if not complete:
+        return sign * (one.mean - other.mean), math.inf
+    return student([sign * (a - b) for a, b in zip(one.values, other.values, strict=True)])

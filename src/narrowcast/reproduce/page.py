@@ -19,16 +19,16 @@ ORDER = (
 )  # fmt: skip
 PREFACE = """
 `narrowcast reproduce results` writes this page from `experiments/*.toml` and `experiments/results/`. A
-claim is a list of pairs of rows; its verdict is computed from their results, which stand below it. Let m be
-the difference of two rows' means over the seeds, in favour of the first, and s its standard error: the
-column "difference" is m +- 2 s. The first row is ahead where m - 2 s > 0, within so much of the other where
-m - 2 s is above minus that much, and cheaper where its whole run takes fewer bytes, up and down together;
-open is what the seeds do not settle. A claim holds where every pair says yes, holds in part where some do,
-is open where the seeds settle none of its pairs, and does not hold here otherwise. The runs are small:
-orderings and margins are judged, not the paper's absolute numbers. Twice a standard error over three seeds
-is a lenient rule: Student's t with four degrees of freedom is beyond 2 for one pair in seventeen by chance;
-s takes the rows for independent, though they share their seeds, and does not contain that all runs are
-judged by the same test set. Reasons given below a verdict are explanations, not tested.
+claim is a list of pairs of rows; its verdict is computed from their results, which stand below it. Two rows
+are compared seed by seed, for with a seed they share the first model, the clients and who comes when: the
+column "difference" is the mean m of the differences in favour of the first row, +- e, the half width of
+Student's 95 % interval. The first row is ahead where m - e > 0, within so much of the other where m - e is
+above minus that much, and cheaper where its whole run takes fewer bytes, up and down together; open is what
+the seeds do not settle. A claim holds where every pair says yes, holds in part where some do, is open where
+the seeds settle none of its pairs, and does not hold here otherwise. The runs are small: orderings and
+margins are judged, not the paper's absolute numbers. Three seeds make wide intervals (e is 4.3 standard
+errors); of pairs without a difference one in twenty is settled nevertheless, by chance; e does not contain
+that all runs are judged by the same test set. Reasons given below a verdict are explanations, not tested.
 """
 
 

@@ -152,8 +152,8 @@ def _asked(claim: Claim) -> str:
 
 def _figures(pair: Pair) -> list[str]:
     one, other = pair.lines
-    error = "one seed" if math.isinf(pair.error) else f"{pair.error:.4f}"
-    difference = "-" if math.isnan(pair.difference) else f"{pair.difference:+.4f} +- {error}"
+    error = ", no interval" if math.isinf(pair.error) else f" +- {pair.error:.4f}"
+    difference = "-" if math.isnan(pair.difference) else f"{pair.difference:+.4f}{error}"
     return [pair.names[0], *_both(one), pair.names[1], *_both(other), difference, _fewer(pair), pair.answer]
 
 
