@@ -104,6 +104,17 @@ def test_a_run_that_ends_worse_than_it_began_is_no_result(tmp_path: Path) -> Non
     assert f"Untrained: {mean:.4f}, mean over the seeds." in page
 
 
+def test_at_the_end_of_a_retreat_a_run_stands_as_it_is(tmp_path: Path) -> None:
+    """Worse than untrained at every rate that may be tried is a result, and a poor one."""
+    plan, run = tiny(tmp_path), Ruinous(0.0)
+    assert not study.conduct(plan, tmp_path / "runs", ["ours"], run=run, say=lambda line: None)
+    (outcome,), _ = study.collect(plan, tmp_path / "runs")
+    assert len(outcome.diverged) == study.RETREATS
+    assert outcome.rate not in outcome.diverged
+    assert len(outcome.runs) == 2
+    assert all(r.worse_than_untrained for r in outcome.runs)
+
+
 def test_a_retreat_ends_after_three_steps_and_says_what_still_diverged(tmp_path: Path) -> None:
     plan, run, outcome = unstable(tmp_path, lambda seed, rate: seed == 0)
     grid = plan.grid(plan.rows[0])

@@ -86,8 +86,8 @@ class Outcome:
     trials: dict[float, float]  # rate -> the metric of the tuning run, nan where it diverged
     tuned: float | None  # the best of them; None: all diverged
     rate: float | None  # that of the final runs: lower than the tuned one where a run diverged at it
-    runs: list[Summary]  # the final runs at `rate` that came to their end, no worse than untrained
-    diverged: dict[float, int]  # rate -> final runs that did not, in the order they were tried
+    runs: list[Summary]  # the final runs at `rate` that came to their end
+    diverged: dict[float, int]  # rate -> final runs that did not, or went wrong at a rate that was given up
 
 
 def load(path: Path) -> Study:
@@ -139,7 +139,7 @@ def folder_of(config: RunConfig) -> str:
 
 
 def follow(study: Study, row: Row, attempt: Attempt, tune_only: bool = False) -> Outcome:
-    """Tune the row, then run it over the seeds, at lower rates while any of them diverges."""
+    """Tune the row, then run it over the seeds, at lower rates while any of them goes wrong."""
     trials: dict[float, float] = {}
     tuned = _tuned(study, row, attempt, trials) if study.tuning else row.config.lr
     if tune_only or tuned is None:
@@ -147,11 +147,12 @@ def follow(study: Study, row: Row, attempt: Attempt, tune_only: bool = False) ->
     rate, diverged = tuned, dict[float, int]()
     while True:
         runs = [_summary(attempt(study.final(row, rate, seed))) for seed in study.seeds]
-        ended = [run for run in runs if run and not run.worse_than_untrained]
-        if len(ended) < len(runs):
-            diverged[rate] = len(runs) - len(ended)
-        if rate not in diverged or study.tuning is None or len(diverged) > RETREATS:
-            return Outcome(row, trials, tuned, rate, ended, diverged)
+        ended = [run for run in runs if run]
+        wrong = len(runs) - sum(not run.worse_than_untrained for run in ended)
+        if not wrong or study.tuning is None or len(diverged) == RETREATS:
+            lost = len(runs) - len(ended)
+            return Outcome(row, trials, tuned, rate, ended, diverged | ({rate: lost} if lost else {}))
+        diverged[rate] = wrong
         rate = lower(study.grid(row), rate, trials)
 
 
