@@ -107,7 +107,7 @@ def _steps(
             gradient.add_(here - theta, alpha=local.prox)
         here.sub_(gradient, alpha=local.rate)
         losses += loss
-    return losses / local.steps, (theta - here) / local.rate
+    return losses / local.steps, (theta - here).div_(local.rate)
 
 
 def _side_by_side(

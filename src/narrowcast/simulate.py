@@ -60,10 +60,7 @@ class Simulation(Training):
         answering = self.cohorts.answer(round.number, came)
         if len(answering) < len(came):
             record.dropped["no answer"] = len(came) - len(answering)
-        data = self._download(came, round, record)
-        clock = time.perf_counter()
-        theta = self._reconcile(data, round)
-        reconciled = time.perf_counter() - clock
+        theta, reconciled = self._reconcile(self._download(came, round, record), round)
         acc = self.method.zero(self.server)
         if len(answering):
             clock = time.perf_counter()
@@ -91,12 +88,13 @@ class Simulation(Training):
         self.have[came] = self.server.version
         return message
 
-    def _reconcile(self, data: bytes, round: Round) -> Tensor:
-        """Theta as a client has it, from bytes, in the memory of the task's model."""
+    def _reconcile(self, data: bytes, round: Round) -> tuple[Tensor, float]:
+        """(theta as a client has it, from bytes, in the memory of the task's model; the seconds it took)."""
+        clock = time.perf_counter()
         self._client, theta, _ = exchange.receive_down(
             self.method, self._client, data, round.run, round.key, self.task.buffer()
         )
-        return theta
+        return theta, time.perf_counter() - clock
 
     def _work(self, theta: Tensor, round: Round, rate: float) -> Work:
         local = local_work(self.plan, self.method, rate)
@@ -130,14 +128,15 @@ class Simulation(Training):
             first = members[0][0]
             try:
                 _, data = exchange.send_up(self.method, None, v, self._client, work.round, first, 1)
-                message = exchange.check_up(self.method, data, work.round, first)
+                message, size = exchange.check_up(self.method, data, work.round, first), len(data)
+                del v, data  # either may be as large as the model
                 acc = self.method.add_sum(acc, message.payload, sum(weights), len(members))
             except (WireError, FormatError) as error:
                 # It is our own message: only a gradient that blew up makes it bad.
                 raise Diverged(
                     f"the gradient is not finite in round {work.round.number}: lower --lr"
                 ) from error
-            record.up += len(data) * len(members)
+            record.up += size * len(members)
             record.clients += len(members)
             losses += loss
             weight += sum(weights)

@@ -16,6 +16,7 @@ import xxhash
 from msgspec import Meta
 from torch import Tensor
 
+from narrowcast.flat import all_finite
 from narrowcast.formats import FORMATS, FormatError, by_name
 
 FORMAT_VERSION = 1
@@ -58,9 +59,10 @@ class Block(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
                 values = codec.unpack(self.data, count)
         except FormatError as error:
             raise WireError(str(error)) from None
-        if not np.isfinite(values).all():
+        numbers = torch.from_numpy(values)
+        if not all_finite(numbers):
             raise WireError("a block has a NaN or an infinity")
-        return torch.from_numpy(values)
+        return numbers
 
 
 class Payload(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -118,7 +118,7 @@ class Method(ABC, Generic[S]):
 
     @abstractmethod
     def theta(self, server: S, out: Tensor | None = None) -> Tensor:
-        """The server's model, (D,)."""
+        """The server's model, (D,), made in `out` where it has to be made."""
 
     @abstractmethod
     def download(self, server: S, have: int | None) -> Payload:

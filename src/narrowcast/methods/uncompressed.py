@@ -62,7 +62,7 @@ class Uncompressed(Method[DenseServer]):
         return DenseServer(0, theta0, self.optimiser.init(theta0))
 
     def theta(self, server: DenseServer, out: Tensor | None = None) -> Tensor:
-        return server.weights if out is None else out.copy_(server.weights)
+        return server.weights
 
     def lag(self, server: DenseServer, have: int | None) -> int:
         return 0
@@ -78,7 +78,7 @@ class Uncompressed(Method[DenseServer]):
                 f"expected the whole model in one block, got kind {down.kind}, {len(down.blocks)} blocks"
             )
         theta = down.blocks[0].numbers(model.base.numel())
-        return replace(model, version=version, base=theta), theta if out is None else out.copy_(theta)
+        return replace(model, version=version), theta if out is None else out.copy_(theta)
 
     def compress(
         self, private: Private | None, v: Tensor, model: Model, key: Key
