@@ -56,7 +56,7 @@ def test_when_any_seed_diverges_all_run_again_at_the_next_lower_rate(tmp_path: P
     assert not again.ran
     (line,) = study_table.lines([outcome])
     assert (line.rate, line.given_up, line.diverged) == (lower, {top: 1}, 0)
-    assert f"| {lower:g} ({top:g}: 1 diverged) |" in study_table.markdown(plan, [outcome], "x", "abc", [])
+    assert f"| {lower:g} ({top:g}: 1 failed) |" in study_table.markdown(plan, [outcome], "x", "abc", [])
 
 
 def quadratic(rate: float, folder: Path) -> Summary:

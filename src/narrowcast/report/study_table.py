@@ -29,7 +29,7 @@ class Line:
     method: str
     settings: str
     rate: float
-    given_up: dict[float, int]  # higher rates, the tuned one first -> final runs that diverged at them
+    given_up: dict[float, int]  # higher rates, the tuned one first -> final runs that went wrong at them
     values: list[float]  # the metric of every seed that came to its end; none: the rest here is nan
     diverged: int  # seeds that did not
     up: float
@@ -149,8 +149,8 @@ def _cells(line: Line) -> list[str]:
 
 
 def _rate(line: Line) -> str:
-    """20 (60: 3 diverged): run at 20, after 3 final runs had diverged at the tuned 60."""
-    left = ", ".join(f"{rate:g}: {runs} diverged" for rate, runs in line.given_up.items())
+    """20 (60: 3 failed): run at 20, after 3 final runs had gone wrong at the tuned 60."""
+    left = ", ".join(f"{rate:g}: {runs} failed" for rate, runs in line.given_up.items())
     return f"{line.rate:g}" + (f" ({left})" if left else "")
 
 
