@@ -11,7 +11,7 @@ import msgspec
 from narrowcast import runner, study
 from narrowcast.config import RunConfig, make_config
 from narrowcast.methods import Diverged
-from narrowcast.report import study_table
+from narrowcast.report import study_table, table
 from narrowcast.report.summary import Summary, summarise
 from narrowcast.study import Study
 from test_study import Counting, tiny
@@ -136,3 +136,11 @@ def test_a_rate_that_diverged_in_the_tuning_is_passed_over(tmp_path: Path) -> No
     trials = {grid.rate(1): 0.9, grid.rate(0): math.nan, grid.rate(-1): 0.5}
     assert study.lower(grid, grid.rate(1), trials) == grid.rate(-1)
     assert study.lower(grid, grid.rate(-1), trials) == grid.rate(-2)  # nobody tried it
+
+
+def test_the_table_of_runs_says_where_they_began(tmp_path: Path) -> None:
+    good, bad = quadratic(0.1, tmp_path / "good"), quadratic(3.0, tmp_path / "bad")
+    assert good.facts.untrained is not None
+    assert f"untrained: {good.facts.untrained:.4f};" in table.caption([good, bad])
+    other = replace(bad, facts=msgspec.structs.replace(bad.facts, untrained=2.0))  # another seed, say
+    assert "untrained" not in table.caption([good, other])
