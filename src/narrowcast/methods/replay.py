@@ -53,7 +53,7 @@ class Replay(Method[ReplayServer]):
         return ReplayServer(0, model, (), self.initial(theta0))
 
     def theta(self, server: ReplayServer, out: Tensor | None = None) -> Tensor:
-        return server.model.base if out is None else out.copy_(server.model.base)
+        return server.model.base
 
     def lag(self, server: ReplayServer, have: int | None) -> int | None:
         """How many steps the client lacks; None: more than are kept, or than the model is worth."""
