@@ -44,7 +44,7 @@ def test_a_clear_win_a_tie_and_a_loss() -> None:
     one = judged(claim, BEST, GOOD, LIKE, POOR)
     assert [pair.answer for pair in one.pairs] == ["yes", "open", "no"]
     assert one.verdict == "holds in part"
-    assert one.share == " 1 of 3"
+    assert one.share == " (1 yes, 1 no, 1 open)"
     assert one.pairs[0].difference == pytest.approx(0.1)  # of 0.09, 0.11 and 0.1
     assert one.pairs[0].error == pytest.approx(T * 0.01 / math.sqrt(3))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from narrowcast import runner, study
+from narrowcast import records, runner, study, untrained
 from narrowcast.config import RunConfig, make_config
 from narrowcast.methods import Diverged
-from narrowcast.report import study_table, table
+from narrowcast.report import study_table
 from narrowcast.report.summary import Summary, summarise
 from narrowcast.study import Study
 from test_study import Counting, tiny
@@ -59,20 +59,37 @@ def test_when_any_seed_diverges_all_run_again_at_the_next_lower_rate(tmp_path: P
     assert f"| {lower:g} ({top:g}: 1 failed) |" in study_table.markdown(plan, [outcome], "x", "abc", [])
 
 
-def quadratic(rate: float, folder: Path) -> Summary:
+def quadratic(rate: float, folder: Path) -> tuple[RunConfig, Summary]:
     """Nine rounds of gradient descent on a quadratic: above some rate every one of them makes it worse."""
     values = {"task": "quadratic", "method": "uncompressed", "rounds": 9, "schedule": "constant", "lr": rate}
-    return summarise(runner.start(make_config(values), folder))
+    config = make_config(values)
+    return config, summarise(runner.start(config, folder))
 
 
-def test_a_run_knows_the_metric_it_began_with(tmp_path: Path) -> None:
-    good, bad = quadratic(0.1, tmp_path / "good"), quadratic(3.0, tmp_path / "bad")
+def test_harm_is_a_worse_metric_and_a_higher_loss(tmp_path: Path) -> None:
+    (config, good), (_, bad) = quadratic(0.1, tmp_path / "good"), quadratic(3.0, tmp_path / "bad")
     task, _ = runner.rebuild(good.folder)
-    assert good.facts.untrained == bad.facts.untrained == task.evaluate(task.theta0())[task.metric]
-    assert runner.load_facts(good.folder) == good.facts
-    assert (good.worse_than_untrained, bad.worse_than_untrained) == (False, True)
-    old = msgspec.structs.replace(bad.facts, untrained=None)  # a run from before it was measured
-    assert not replace(bad, facts=old).worse_than_untrained
+    before = untrained.measured(config, tmp_path / "deep" / "out")
+    assert before == task.evaluate(task.theta0())
+    assert untrained.known(config, tmp_path / "deep" / "out") == before
+    assert (untrained.harmed(good, before), untrained.harmed(bad, before)) == (False, True)
+    assert not untrained.harmed(bad, {})  # what is not known does not count
+    assert not untrained.harmed(bad, before | {"loss": math.inf})  # no higher loss: luck
+    assert not untrained.harmed(replace(bad, last=bad.last | {"excess": 0.0}), before)  # no worse metric
+
+
+def test_the_untrained_model_is_measured_once_for_what_decides_it(tmp_path: Path) -> None:
+    config, _ = quadratic(0.1, tmp_path / "run")
+    untrained.measured(config, tmp_path)
+    (file,) = tmp_path.glob("untrained-*.json")
+    file.write_text('{"excess": 5.0}')
+    other = config.model_copy(update={"lr": 7.0, "method": "static", "rounds": 2})
+    assert untrained.measured(other, tmp_path) == {"excess": 5.0}  # not measured again
+    file.write_text("{")
+    assert untrained.known(config, tmp_path) == {}
+    assert "loss" in untrained.measured(config, tmp_path)
+    untrained.measured(config.model_copy(update={"seed": 3}), tmp_path)
+    assert len([*tmp_path.glob("untrained-*.json")]) == 2
 
 
 class Ruinous(Counting):
@@ -85,8 +102,9 @@ class Ruinous(Counting):
     def __call__(self, config: RunConfig, folder: Path) -> None:
         super().__call__(config, folder)
         if not config.validation and config.lr >= self.top:
-            facts = msgspec.structs.replace(runner.load_facts(folder), untrained=1.0)
-            (folder / "facts.json").write_bytes(msgspec.json.encode(facts))
+            *early, last = records.read(folder / "records.jsonl")
+            ruined = msgspec.structs.replace(last, metrics={"accuracy": 0.0, "loss": 99.0})
+            (folder / "records.jsonl").write_bytes(b"".join(map(records.to_line, [*early, ruined])))
 
 
 def test_a_run_that_ends_worse_than_it_began_is_no_result(tmp_path: Path) -> None:
@@ -97,11 +115,12 @@ def test_a_run_that_ends_worse_than_it_began_is_no_result(tmp_path: Path) -> Non
     (outcome,), _ = study.collect(plan, tmp_path / "runs")
     lower = plan.grid(plan.rows[0]).below(calm.tuned)
     assert (outcome.rate, outcome.diverged) == (lower, {calm.tuned: 2})
-    assert all(r.facts.untrained is not None and r.facts.untrained < 0.5 for r in outcome.runs)
     assert sum("worse than untrained" in line for line in said) == 2
     page = study_table.markdown(plan, [outcome], "x", "abc", [])
-    mean = statistics.mean(r.facts.untrained or 0.0 for r in outcome.runs)
+    mean = statistics.mean(outcome.untrained[seed]["accuracy"] for seed in plan.seeds)
+    assert 0 < mean < 0.5
     assert f"Untrained: {mean:.4f}, mean over the seeds." in page
+    assert "Untrained" not in study_table.markdown(plan, [replace(outcome, untrained={})], "x", "abc", [])
 
 
 def test_at_the_end_of_a_retreat_a_run_stands_as_it_is(tmp_path: Path) -> None:
@@ -111,8 +130,7 @@ def test_at_the_end_of_a_retreat_a_run_stands_as_it_is(tmp_path: Path) -> None:
     (outcome,), _ = study.collect(plan, tmp_path / "runs")
     assert len(outcome.diverged) == study.RETREATS
     assert outcome.rate not in outcome.diverged
-    assert len(outcome.runs) == 2
-    assert all(r.worse_than_untrained for r in outcome.runs)
+    assert [r.metric for r in outcome.runs] == [0.0, 0.0]
 
 
 def test_a_retreat_ends_after_three_steps_and_says_what_still_diverged(tmp_path: Path) -> None:
@@ -136,11 +154,3 @@ def test_a_rate_that_diverged_in_the_tuning_is_passed_over(tmp_path: Path) -> No
     trials = {grid.rate(1): 0.9, grid.rate(0): math.nan, grid.rate(-1): 0.5}
     assert study.lower(grid, grid.rate(1), trials) == grid.rate(-1)
     assert study.lower(grid, grid.rate(-1), trials) == grid.rate(-2)  # nobody tried it
-
-
-def test_the_table_of_runs_says_where_they_began(tmp_path: Path) -> None:
-    good, bad = quadratic(0.1, tmp_path / "good"), quadratic(3.0, tmp_path / "bad")
-    assert good.facts.untrained is not None
-    assert f"untrained: {good.facts.untrained:.4f};" in table.caption([good, bad])
-    other = replace(bad, facts=msgspec.structs.replace(bad.facts, untrained=2.0))  # another seed, say
-    assert "untrained" not in table.caption([good, other])

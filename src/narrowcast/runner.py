@@ -10,7 +10,6 @@ a resumed run drops whatever lines lie beyond its checkpoint.
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -58,7 +57,6 @@ class Facts(msgspec.Struct, frozen=True):
     narrowcast: str
     torch: str
     commit: str = ""  # of narrowcast's own source, where that is a clone
-    untrained: float | None = None  # the metric before the first round
 
 
 class Interrupted(Exception):
@@ -101,7 +99,6 @@ def start(
         for name in FILES:
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / PRIVATE, ignore_errors=True)
-        run = replace(run, facts=msgspec.structs.replace(run.facts, untrained=_untrained(run)))
         files.write_atomically(folder / "facts.json", msgspec.json.format(msgspec.json.encode(run.facts)))
         files.write_atomically(folder / "config.toml", to_toml(run.config))
         return _go(run, folder, on_record, until)
@@ -224,24 +221,13 @@ def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver 
     return _Run(config, facts, training, run)
 
 
-def _untrained(run: _Run) -> float | None:
-    """The metric of theta0; None: it is not finite."""
-    _set_threads(run.config)
-    metric = run.training.task.evaluate(run.training.theta)[run.facts.metric]
-    return metric if math.isfinite(metric) else None
-
-
-def _set_threads(config: RunConfig) -> None:
-    assert config.threads is not None
-    torch.set_num_threads(config.threads)
-    pool.set_threads(config.threads)
-
-
 def _go(run: _Run, folder: Path, on_record: OnRecord | None, until: Until | None) -> Path:
     """Rounds to the end, with checkpoints."""
     training, config = run.training, run.config
+    assert config.threads is not None
     keep_memory()
-    _set_threads(config)
+    torch.set_num_threads(config.threads)
+    pool.set_threads(config.threads)
     with (folder / "records.jsonl").open("ab") as log, interrupts() as stop:
         checkpoints = Checkpoints(training, run.id, folder, log)
         if training.round == 0:

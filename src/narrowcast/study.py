@@ -2,10 +2,10 @@
 
 At the top the settings that all rows share, and `seeds`; `[tune]` says how rates are found; a `[[run]]` is a
 row, whose `lr` is the centre of its grid. Tuning is done with another seed on a held-out part of the training
-set, in shorter runs; the test set is read by the final runs alone. A rate found so may lie on the edge of
-stability: when any final run diverges, or ends worse than the untrained model, all seeds are run again at the
-next lower rate. Every run has a folder of its own, named by its settings: what is finished is never repeated,
-and a changed setting is another run.
+set, in shorter runs. A rate found so may lie on the edge of stability: when any final run diverges, or ends
+worse than the untrained model, all seeds are run again at the next lower rate (this alone is decided by the
+test set). Every run has a folder of its own, named by its settings: what is finished is never repeated, and a
+changed setting is another run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
-from narrowcast import compare
+from narrowcast import compare, untrained
 from narrowcast.allocator import give_back, keep_memory
 from narrowcast.compare import Run
 from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
@@ -32,9 +32,11 @@ from narrowcast.report.summary import Summary, summarise
 from narrowcast.report.units import format_seconds
 from narrowcast.runner import Interrupted
 from narrowcast.tune import Grid, best_of, search
+from narrowcast.untrained import Metrics, harmed
 
 Say = Callable[[str], None]
 Attempt = Callable[[RunConfig], Path | None]  # the folder of a finished run; None: it diverged
+Began = Callable[[RunConfig], Metrics]  # the metrics of the untrained model; {}: not known
 RETREATS = 3  # lower rates than the tuned one that a row may go down to
 
 
@@ -88,6 +90,7 @@ class Outcome:
     rate: float | None  # that of the final runs: lower than the tuned one where a run diverged at it
     runs: list[Summary]  # the final runs at `rate` that came to their end
     diverged: dict[float, int]  # rate -> final runs that did not, or went wrong at a rate that was given up
+    untrained: dict[int, Metrics]  # seed -> what its models were worth before; {}: not known
 
 
 def load(path: Path) -> Study:
@@ -138,20 +141,22 @@ def folder_of(config: RunConfig) -> str:
     return f"{config.method}-{part}-lr{config.lr:g}-s{config.seed}-{xxhash.xxh3_64_hexdigest(asked)[:8]}"
 
 
-def follow(study: Study, row: Row, attempt: Attempt, tune_only: bool = False) -> Outcome:
+def follow(study: Study, row: Row, attempt: Attempt, began: Began, tune_only: bool = False) -> Outcome:
     """Tune the row, then run it over the seeds, at lower rates while any of them goes wrong."""
     trials: dict[float, float] = {}
     tuned = _tuned(study, row, attempt, trials) if study.tuning else row.config.lr
     if tune_only or tuned is None:
-        return Outcome(row, trials, tuned, tuned, [], {})
+        return Outcome(row, trials, tuned, tuned, [], {}, {})
     rate, diverged = tuned, dict[float, int]()
+    before = {seed: began(study.final(row, tuned, seed)) for seed in study.seeds}
     while True:
         runs = [_summary(attempt(study.final(row, rate, seed))) for seed in study.seeds]
         ended = [run for run in runs if run]
-        wrong = len(runs) - sum(not run.worse_than_untrained for run in ended)
+        wrong = len(runs) - sum(not harmed(run, before[run.facts.seed]) for run in ended)
         if not wrong or study.tuning is None or len(diverged) == RETREATS:
             lost = len(runs) - len(ended)
-            return Outcome(row, trials, tuned, rate, ended, diverged | ({rate: lost} if lost else {}))
+            lost_here = {rate: lost} if lost else {}
+            return Outcome(row, trials, tuned, rate, ended, diverged | lost_here, before)
         diverged[rate] = wrong
         rate = lower(study.grid(row), rate, trials)
 
@@ -214,8 +219,12 @@ def conduct(
             with held[folder_of(config)]:
                 return _attempt(row, config, out, run, tell)
 
+        def began(config: RunConfig) -> Metrics:
+            with held[untrained.file_of(config)]:
+                return untrained.measured(config, out)
+
         try:
-            follow(study, row, attempt, tune_only)
+            follow(study, row, attempt, began, tune_only)
         except Interrupted:
             raise
         except (OSError, RuntimeError, ValueError) as error:  # the other rows go on
@@ -249,13 +258,13 @@ def _attempt(row: Row, config: RunConfig, out: Path, run: Run, tell: Say) -> Pat
     if not known:
         give_back()
         what = f"tune lr {config.lr:g}" if config.validation else f"seed {config.seed} lr {config.lr:g}"
-        result = _result(summarise(folder)) if ended else "diverged"
+        result = _result(summarise(folder), untrained.known(config, out)) if ended else "diverged"
         tell(f"{row.name}: {what}: {result} ({format_seconds(time.monotonic() - started)})")
     return folder if ended else None
 
 
-def _result(run: Summary) -> str:
-    return f"{run.metric:.4f}" + (", worse than untrained" if run.worse_than_untrained else "")
+def _result(run: Summary, before: Metrics) -> str:
+    return f"{run.metric:.4f}" + (", worse than untrained" if harmed(run, before) else "")
 
 
 class _NotRun(Exception):
@@ -274,7 +283,7 @@ def collect(study: Study, out: Path) -> tuple[list[Outcome], list[str]]:
     complete, missing = [], []
     for row in study.rows:
         try:
-            complete.append(follow(study, row, known))
+            complete.append(follow(study, row, known, lambda config: untrained.known(config, out)))
         except _NotRun:
             missing.append(row.name)
     return complete, missing

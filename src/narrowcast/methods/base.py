@@ -118,7 +118,7 @@ class Method(ABC, Generic[S]):
 
     @abstractmethod
     def theta(self, server: S, out: Tensor | None = None) -> Tensor:
-        """The server's model, (D,), made in `out` where it has to be made."""
+        """The server's model, (D,), not to be written to: part of its state, or else always made in `out`."""
 
     @abstractmethod
     def download(self, server: S, have: int | None) -> Payload:

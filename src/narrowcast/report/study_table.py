@@ -99,7 +99,7 @@ def markdown(study: Study, outcomes: list[Outcome], command: str, commit: str, m
         f"# {study.title}",
         f"`{command}` written at commit {commit}, narrowcast {facts.narrowcast}, torch {facts.torch}, seeds "
         f"{', '.join(map(str, study.seeds))}. D = {max(_sizes(outcomes)):,}; {facts.clients:,} clients."
-        f"{_untrained(outcomes)}",
+        f"{_untrained(outcomes, facts.metric)}",
         f"The {facts.metric} is that of the test set after the last round; +-: standard error "
         "over the seeds. Up and down: bytes of a run as encoded, all clients, mean over the seeds. "
         "Compression: bytes of the uncompressed run over bytes of the run; total is the harmonic mean.",
@@ -123,11 +123,12 @@ def _tuning(t: Tuning, outcomes: list[Outcome], metric: str) -> list[str]:
     ]
 
 
-def _untrained(outcomes: list[Outcome]) -> str:
-    """The models of one seed are the same before the first round, whatever the row trains of them."""
-    facts = {run.facts.seed: run.facts for o in outcomes for run in o.runs if run.facts.untrained is not None}
-    known = [f.untrained for f in facts.values() if f.untrained is not None]
-    return f" Untrained: {_mean(known):.4f}, mean over the seeds." if known else ""
+def _untrained(outcomes: list[Outcome], metric: str) -> str:
+    """Rows begin alike, seed by seed, whatever they train: said where all seeds of one are known."""
+    for before in (o.untrained.values() for o in outcomes if o.untrained):
+        if all(metric in metrics for metrics in before):
+            return f" Untrained: {_mean([metrics[metric] for metrics in before]):.4f}, mean over the seeds."
+    return ""
 
 
 def _sizes(outcomes: list[Outcome]) -> list[int]:

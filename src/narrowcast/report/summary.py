@@ -27,18 +27,11 @@ class Summary:
     dropped: dict[str, int]
     seconds: float
     curve: list[tuple[int, float]]  # (bytes up and down so far, metric) at every evaluation
+    last: dict[str, float]  # all metrics of the last evaluation
 
     @property
     def complete(self) -> bool:
         return self.rounds == self.facts.rounds
-
-    @property
-    def worse_than_untrained(self) -> bool:
-        """Whether training did harm; False where the metric before the first round is not known."""
-        if self.metric is None or self.facts.untrained is None:
-            return False
-        gain = self.metric - self.facts.untrained
-        return gain < 0 if self.facts.higher_is_better else gain > 0
 
 
 @dataclass(frozen=True)
@@ -84,6 +77,7 @@ def _summary(folder: Path, facts: Facts, rows: list[RoundRecord]) -> Summary:
         dropped=dropped,
         seconds=sum(r.seconds for r in rows),
         curve=curve,
+        last=next((r.metrics for r in reversed(rows) if r.metrics), {}),
     )
 
 

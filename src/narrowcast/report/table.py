@@ -41,7 +41,7 @@ def rows(runs: list[Summary]) -> list[list[str]]:
 def _row(run: Summary, ratio: Compression | None) -> list[str]:
     return [
         run.facts.label,
-        "-" if run.metric is None else _metric(run.metric),
+        "-" if run.metric is None else f"{run.metric:.4f}" if abs(run.metric) < 10 else f"{run.metric:.5g}",
         format_bytes(run.up),
         format_bytes(run.down),
         "-" if ratio is None else times(ratio.up, ratio.down, ratio.total),
@@ -66,17 +66,7 @@ def caption(runs: list[Summary]) -> str:
         if against
         else "compression: 4 D bytes a message over bytes sent"
     )
-    return "; ".join([*tasks, *_untrained(runs), how])
-
-
-def _metric(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:.5g}"
-
-
-def _untrained(runs: list[Summary]) -> list[str]:
-    """Where all runs began, if they began alike."""
-    began = {(r.facts.metric, r.facts.untrained) for r in runs}
-    return [f"untrained: {_metric(value)}" for _, value in began if value is not None and len(began) == 1]
+    return "; ".join(tasks) + "; " + how
 
 
 def terminal(runs: list[Summary], width: int = WIDE) -> Table:

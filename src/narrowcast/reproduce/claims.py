@@ -107,9 +107,10 @@ class Judged:
 
     @property
     def share(self) -> str:
-        """ " 3 of 4": the pairs that say yes, where some do."""
-        yes = sum(pair.answer == "yes" for pair in self.pairs)
-        return f" {yes} of {len(self.pairs)}" if self.verdict == "holds in part" else ""
+        """ " (3 yes, 1 no)": how the pairs answer, where they do not agree."""
+        answers = [pair.answer for pair in self.pairs]
+        counts = [f"{n} {answer}" for answer in ("yes", "no", "open") if (n := answers.count(answer))]
+        return f" ({', '.join(counts)})" if len(counts) > 1 and self.verdict != "not run yet" else ""
 
 
 def parse(table: Mapping[str, Any], path: str) -> tuple[list[Claim], list[Published]]:
@@ -168,7 +169,7 @@ def _cheaper(one: Line, other: Line, fewer: float, times: float) -> Answer:
 
 
 def _beyond(one: Line, other: Line, difference: float, error: float, limit: float) -> Answer:
-    """Whether the first row lies beyond the limit; a seed that diverged counts against its row."""
+    """Whether the first row lies beyond the limit; with a seed that diverged it never does."""
     if not one.values:
         return "no"
     if not other.values:

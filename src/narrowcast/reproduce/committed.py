@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from narrowcast.config import ConfigError
+from narrowcast.config import ConfigError, make_config
 from narrowcast.report import study_table
 from narrowcast.report.study_table import Line
+from narrowcast.study import Row, Study
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -30,6 +31,14 @@ class Committed:
     lines: dict[str, Line]  # by the row's name, in the order of the file
     runs: list[Run]
 
+    def of(self, study: Study) -> Committed | None:
+        """What was run with the settings that the study has now; None: nothing of it."""
+        rows = {row.name: row for row in study.rows}
+        runs = [run for run in self.runs if run.row in rows and _asked(rows[run.row], run)]
+        kept = {run.row for run in runs} | {name for name, line in self.lines.items() if not line.values}
+        lines = {name: line for name, line in self.lines.items() if name in kept}
+        return Committed(lines, runs) if runs else None
+
     @property
     def metric(self) -> str:
         return self.runs[0].metric
@@ -37,6 +46,12 @@ class Committed:
     @property
     def higher_is_better(self) -> bool:
         return self.runs[0].higher_is_better
+
+
+def _asked(row: Row, run: Run) -> bool:
+    """Whether the run is one of the row's: its rate, its seed and the place of its data aside."""
+    update = {"lr": run.config["lr"], "seed": run.seed, "data": None}
+    return row.config.model_copy(update=update).agrees_with(make_config(run.config))
 
 
 def read(folder: Path) -> Committed | None:

@@ -57,5 +57,6 @@ def _record(outcome: Outcome, run: Summary) -> dict[str, Any]:
         "down_first": run.down_first,
         "down_dense": run.down_dense,
         "dropped": run.dropped,
+        "untrained": outcome.untrained.get(run.facts.seed, {}),
         "curve": {r.round + 1: r.metrics for r in done if r.metrics},
     }

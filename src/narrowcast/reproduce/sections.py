@@ -27,7 +27,8 @@ class Section:
 def section(name: str) -> Section | None:
     """An experiment's part of the page; None: there are no results yet."""
     known = experiment.load(name, "small")
-    results = committed.read(known.results)
+    found = committed.read(known.results)
+    results = found.of(known.study) if found else None
     if results is None:
         return None
     judged = [judge(claim, results.lines, results.higher_is_better) for claim in known.claims]
