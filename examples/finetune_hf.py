@@ -12,13 +12,15 @@ import argparse
 import csv
 from pathlib import Path
 
+import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import narrowcast as nc
+from narrowcast.server_optim import Adam
 from narrowcast.tasks.text import Classifier
 
 
-def read(path: Path, most: int) -> tuple[list[str], list[int]]:
+def read(path: Path, most: int | None = None) -> tuple[list[str], list[int]]:
     """Sentences and their classes."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[:most]
@@ -33,18 +35,19 @@ def main() -> None:
     parser.add_argument("--data", required=True, type=Path, help="a folder with train.tsv and dev.tsv")
     parser.add_argument("--method", default="time-varying")
     parser.add_argument("--dim", type=int, default=800, help="d: numbers in an upload")
-    parser.add_argument("--lr", type=float, default=30.0)
+    parser.add_argument("--lr", type=float, default=0.3)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--sentences", type=int, default=10_000, help="of the training set")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("finetuned"))
     args = parser.parse_args()
 
     # As ever with transformers.
+    torch.manual_seed(args.seed)  # the model's head is new
     tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForSequenceClassification.from_pretrained(args.model, num_labels=2)
-    (sentences, labels), (held, truth) = (
-        read(args.data / f"{part}.tsv", args.sentences) for part in ("train", "dev")
-    )
+    model = AutoModelForSequenceClassification.from_pretrained(args.model, num_labels=2, dtype=torch.float32)
+    sentences, labels = read(args.data / "train.tsv", args.sentences)
+    held, truth = read(args.data / "dev.tsv")
 
     # Who has what, what is sent, how training goes: the three things that narrowcast wants to know.
     task = Classifier(
@@ -54,8 +57,10 @@ def main() -> None:
         clients=nc.iid(len(labels), clients=min(50, len(labels))),
         name="finetune",
     )
-    method = nc.method(args.method, dim=args.dim)
-    plan = nc.Plan(cohort=min(10, len(task.clients)), lr=args.lr, rounds=args.rounds, local_batch=8)
+    method = nc.method(args.method, dim=args.dim, key=args.seed, optimiser=Adam())
+    plan = nc.Plan(
+        cohort=min(10, len(task.clients)), lr=args.lr, rounds=args.rounds, local_batch=8, key=args.seed
+    )
 
     up = down = 0
     for record in nc.simulate(task, method, plan):

@@ -23,6 +23,7 @@ import transformers
 
 from narrowcast import records, runner
 from narrowcast.cli import app
+from narrowcast.config import make_config
 from narrowcast.tasks import build
 from narrowcast.tasks.batch import Batch
 from narrowcast.tasks.files import DataError
@@ -692,3 +693,61 @@ def test_a_tiny_run_from_the_command_resumes_and_exports(tmp_path: Path, task: s
     assert one.equal(other)
     call("export", run, "--to", tmp_path / "weights.pt")
     assert torch.load(tmp_path / "weights.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("more", [[], ["--trainable", "lora", "--lora-rank", 2]], ids=["all", "lora"])
+def test_a_run_becomes_a_folder_that_transformers_reads(
+    checkpoint: Path, tmp_path: Path, more: list[object]
+) -> None:
+    data, run, out = write_sst2(tmp_path / "data"), tmp_path / "run", tmp_path / "out"
+    flags = [
+        "--model",
+        checkpoint,
+        "--data",
+        data,
+        "--method",
+        "static",
+        "--dim",
+        32,
+        "--lr",
+        30,
+        "--rounds",
+        3,
+    ]
+    for words in (
+        ["run", "sst2", *flags, "--clients", 6, "--cohort", 3, "--out", run, *more],
+        ["export", run, "--to", out],
+    ):
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        assert result.exit_code == 0, result.output
+    trained, theta = runner.rebuild(run)
+    assert not theta.equal(trained.theta0())
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(out)
+    assert not any("lora" in name for name in model.state_dict())
+    tokens = PretrainedTokens(transformers.AutoTokenizer.from_pretrained(out))
+    sentences, labels = sst2.load(data)[1]
+    held = Ragged(tokens.classified(sentences, 128)), torch.tensor(labels)
+    again = Classifier(model, train=held, test=held, clients=[np.arange(len(labels))])
+    ours, theirs = trained.evaluate(theta), again.evaluate(again.theta0())
+    assert theirs["accuracy"] == ours["accuracy"]
+    assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-5)
+
+
+def test_a_folder_is_for_models_of_transformers(tmp_path: Path) -> None:
+    run = runner.start(make_config({"task": "quadratic", "rounds": 1}), tmp_path / "run")
+    result = CliRunner().invoke(app, ["export", str(run), "--to", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "choose --to" in result.output
+
+
+def test_a_sequence_longer_than_the_model_takes_is_said() -> None:
+    model, _ = models.classifier(TaskOptions(0), "tiny", 2)
+    long = Ragged([[5] * 513]), torch.tensor([1])
+    with pytest.raises(ValueError, match="a sequence has 513 tokens, the model takes 512"):
+        Classifier(model, train=long, test=long, clients=[np.arange(1)])
+
+
+@pytest.mark.parametrize("name", ["./nothere", "/no/where", "~/nothere", "a/b/c"])
+def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=f"no folder '{name}'"):
+        models.locate(name)

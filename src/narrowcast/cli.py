@@ -200,10 +200,13 @@ def methods(
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="folder of a finished run")],
-    to: Annotated[Path, typer.Option(help="where to write the weights")] = Path("state_dict.pt"),
+    to: Annotated[
+        Path,
+        typer.Option(help="FILE.pt, or for a model of transformers a folder that from_pretrained reads"),
+    ] = Path("state_dict.pt"),
     force: Force = False,
 ) -> None:
-    """Rebuild the full weights of a run as a torch state_dict, bit for bit the server's."""
+    """Rebuild the full weights of a run, bit for bit the server's: a torch state_dict, or a folder."""
     import torch
 
     from narrowcast import runner
@@ -213,11 +216,15 @@ def export(
             raise ConfigError(f"{to} exists: choose another --to, or use --force")
         task, theta = runner.rebuild(run)
         to.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(task.state_dict(theta), to)
+        if to.suffix:
+            torch.save(task.state_dict(theta), to)
+        elif hasattr(task, "save_pretrained"):
+            task.save_pretrained(theta, to)
+        else:
+            raise ConfigError(f"{to} is no file name with a suffix: choose --to {to}.pt")
+        made = sum(file.stat().st_size for file in ([to] if to.is_file() else to.iterdir()))
         size = (run / "model.narrowcast").stat().st_size
-        console.print(
-            f"{size:,} bytes of model became {to.stat().st_size:,} bytes of weights: {to}", highlight=False
-        )
+        console.print(f"{size:,} bytes of model became {made:,} bytes of weights: {to}", highlight=False)
 
 
 @app.command()

@@ -107,6 +107,17 @@ def _adapters(module: nn.Module, options: TaskOptions) -> nn.Module:
     return module
 
 
+def merged(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The module's state with its adapters added to the weights they stand beside, under the old names."""
+    state = {n.replace(".base_layer.", "."): p for n, p in module.state_dict().items() if ".lora_" not in n}
+    for name, part in module.named_modules():
+        if hasattr(part, "get_delta_weight"):
+            state[f"{name}.weight"] = (
+                part.get_base_layer().weight + part.get_delta_weight("default")
+            ).detach()
+    return state
+
+
 def _tied(module: nn.Module, layer: nn.Module) -> bool:
     """Whether it is a last layer with the weights of the embedding, which an adapter would pull apart."""
     ends = (getattr(module, f"get_{which}_embeddings", lambda: None)() for which in ("input", "output"))

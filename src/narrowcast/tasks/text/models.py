@@ -101,7 +101,7 @@ def _load(kind: Any, name: str, place: str, more: dict[str, Any]) -> tuple[Any, 
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, **SAFE)
     except Exception as error:  # readers fail in many ways on damaged files, and all mean the same here
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise FileNotFoundError(f"model {name!r} cannot be loaded: {said}. {GET}") from None
     if info["mismatched_keys"]:
         wrong = ", ".join(str(entry[0]) for entry in sorted(info["mismatched_keys"])[:3])
@@ -115,7 +115,10 @@ def _load(kind: Any, name: str, place: str, more: dict[str, Any]) -> tuple[Any, 
 def locate(name: str) -> str:
     """A folder where there is one, for the packaged models too; else the name itself, for the hub."""
     if name not in PACKAGED:
-        return name
+        local = Path(name).expanduser()
+        if not local.is_dir() and (name[0] in "./~" or name.endswith("/") or name.count("/") > 1):
+            raise FileNotFoundError(f"there is no folder {name!r} to load a model from. {GET}")
+        return str(local) if local.is_dir() else name
     places = [root / name for root in data_roots()]
     for place in places:
         if (place / "config.json").is_file():

@@ -104,6 +104,7 @@ def build(options: TaskOptions) -> LanguageModel:
         clients=clients.of(used),
         name="personachat",
         bf16=options.precision == "bf16",
+        tokenizer=tokens.tokenizer,
     )
 
 

@@ -75,4 +75,5 @@ def build(options: TaskOptions) -> Classifier:
         clients=split(options, examples[1].numpy(), own="iid", clients=CLIENTS),
         name="sst2",
         bf16=options.precision == "bf16",
+        tokenizer=tokens.tokenizer,
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from narrowcast.tasks.batch import Batch
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import IndexArray, check_clients
 from narrowcast.tasks.text.ragged import Ragged, by_length
+from narrowcast.tasks.trainable import merged
 
 AT_ONCE = 512  # tokens of a forward pass: more leave the cache of a CPU, fewer read the weights too often
 
@@ -55,12 +57,13 @@ class TextTask(ModuleTask):
         name: str = "task",
         bf16: bool = False,
         at_once: int = AT_ONCE,
+        tokenizer: Any = None,
     ) -> None:
         super().__init__(
             module, clients=clients, name=name, metric=self.judged_by, higher_is_better=self.higher
         )
         self._train, self._test = _held(train, "train"), _held(test, "test")
-        self._bf16, self._at_once = bf16, at_once
+        self._bf16, self._at_once, self._tokenizer = bf16, at_once, tokenizer
         for held in (self._train, self._test):
             self._check(held)
         without_dropout(module)
@@ -78,6 +81,18 @@ class TextTask(ModuleTask):
             raise ValueError(
                 f"a sequence has tokens beyond the {known} that the model knows: another's tokenizer?"
             )
+        longest = int(texts.ids.lengths.max())
+        most = getattr(getattr(self.module, "config", None), "max_position_embeddings", None) or math.inf
+        if longest > most:
+            raise ValueError(f"a sequence has {longest} tokens, the model takes {most}: cut it (--tokens)")
+
+    def save_pretrained(self, theta: Tensor, folder: Path) -> None:
+        """A folder that `from_pretrained` reads, with the tokenizer if there is one; adapters are merged."""
+        self.flat.load(theta)
+        module: Any = self.module
+        module.save_pretrained(folder, state_dict=merged(module))
+        if self._tokenizer is not None:
+            self._tokenizer.save_pretrained(folder)
 
     def objectives(self, batch: Batch) -> Iterator[Tensor]:
         for part in by_length(self._train.ids.lengths[batch.index], self._at_once):
@@ -189,5 +204,5 @@ def _padding(module: nn.Module) -> int:
         return 0
     if config.pad_token_id is None:
         last = getattr(config, "eos_token_id", None)
-        config.pad_token_id = last if isinstance(last, int) else 0
+        config.pad_token_id = next(iter(last), 0) if isinstance(last, list) else last or 0
     return int(config.pad_token_id)

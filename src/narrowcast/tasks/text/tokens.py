@@ -9,6 +9,8 @@ PAD, BEGIN, END, FIRST_BYTE = 0, 1, 2, 3
 
 
 class Tokens(Protocol):
+    tokenizer: Any  # of transformers; None: there is none
+
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The ids of each text, nothing added."""
 
@@ -24,6 +26,7 @@ class ByteTokens:
     """UTF-8's bytes, after three ids of our own."""
 
     size = FIRST_BYTE + 256
+    tokenizer: Any = None
     begin: Sequence[int] = (BEGIN,)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
