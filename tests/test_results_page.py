@@ -200,14 +200,16 @@ def test_a_method_without_d_is_a_level_across_lines_over_d() -> None:
     marks = [
         figures.Mark(16.0, 0.7, 0.1, "static d=16", "static", "static"),
         figures.Mark(math.nan, 0.9, 0.1, "all of it", "uncompressed", "uncompressed"),
+        figures.Mark(math.nan, 0.6, 0.1, "half of it", "uncompressed", "uncompressed"),
         figures.Mark(64.0, 0.8, 0.1, "static d=64", "static", "static"),
     ]
     canvas, axes = figures.plt.subplots()
     figures._lines(axes, experiment.Figure(kind="lines", x="dim"), marks)
     assert axes.get_xticks().tolist() == [16, 64]
-    assert sorted(axes.get_legend_handles_labels()[1]) == ["all of it", "static"]
-    (level,) = [line for line in axes.lines if line.get_label() == "all of it"]
-    assert list(level.get_ydata()) == [0.9, 0.9]
+    assert sorted(axes.get_legend_handles_labels()[1]) == ["all of it", "half of it", "static"]
+    one, other = [line for line in axes.lines if str(line.get_label()).endswith("of it")]
+    assert [list(line.get_ydata()) for line in (one, other)] == [[0.9, 0.9], [0.6, 0.6]]
+    assert one.get_linestyle() != other.get_linestyle()
     figures.plt.close(canvas)
 
 

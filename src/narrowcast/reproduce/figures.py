@@ -143,11 +143,12 @@ def _by_epoch(folder: Path, facts: Any) -> list[tuple[float, float]]:
 
 
 def _lines(axes: Axes, figure: Figure, marks: list[Mark]) -> None:
-    for mark in marks:
-        if math.isnan(mark.x):
-            colour = STYLE[mark.method][0]
-            axes.axhline(mark.y, color=colour, linestyle="--", label=mark.name)
-            axes.axhspan(mark.y - mark.error, mark.y + mark.error, color=colour, alpha=0.1, linewidth=0)
+    levels = [mark for mark in marks if math.isnan(mark.x)]
+    for i, mark in enumerate(levels):
+        alike = sum(other.method == mark.method for other in levels[:i])
+        colour, dashes = STYLE[mark.method][0], ("--", ":", "-.")[alike % 3]
+        axes.axhline(mark.y, color=colour, linestyle=dashes, label=mark.name)
+        axes.axhspan(mark.y - mark.error, mark.y + mark.error, color=colour, alpha=0.1, linewidth=0)
     marks = [mark for mark in marks if not math.isnan(mark.x)]
     groups: dict[str, list[Mark]] = {}
     for mark in sorted(marks, key=lambda mark: mark.x):
