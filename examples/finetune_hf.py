@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, type=Path, help="a folder with train.tsv and dev.tsv")
     parser.add_argument("--method", default="time-varying")
     parser.add_argument("--dim", type=int, default=800, help="d: numbers in an upload")
-    parser.add_argument("--lr", type=float, default=0.3)
+    parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--sentences", type=int, default=10_000, help="of the training set")
     parser.add_argument("--seed", type=int, default=0)
