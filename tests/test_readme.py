@@ -1,4 +1,4 @@
-"""The README's code runs, and its commands exist."""
+"""The README's code runs, its commands exist, and its figures are those of the results."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,10 @@ import torch
 from typer.testing import CliRunner
 
 from narrowcast.cli import app
+from narrowcast.reproduce import committed
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
 def test_the_library_example_trains(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,3 +49,26 @@ def test_every_link_leads_somewhere_and_no_placeholder_is_left(page: Path) -> No
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / target).exists(), target
     assert not re.search(r"^[A-Z_]{5,}$", text, re.M)
+
+
+def means(name: str) -> dict[str, float]:
+    """The rows of committed results."""
+    results = committed.read(ROOT / "experiments/results" / name)
+    assert results
+    return {row: line.mean for row, line in results.lines.items()}
+
+
+def test_figures_of_fine_tuning_are_those_of_the_committed_results() -> None:
+    sst2, lora, chat = means("sst2"), means("lora"), means("personachat")
+    short = README.split("Pretrained models take to it")[1].split("\n\n")[0]
+    long = (ROOT / "docs/text.md").read_text().split("## What it reaches")[1].split("##")[0]
+    for row in ("time-varying d=12800", "uncompressed"):
+        assert f"{sst2[row]:.3f}" in short
+        assert f"{sst2[row]:.3f}" in long
+    assert f"{sst2['time-varying d=1600']:.3f}" in long
+    for row in ("LoRA r=4", "static d=1600 over LoRA r=4"):
+        assert f"{lora[row]:.3f}" in long
+    for row in ("static d=16384", "uncompressed"):
+        assert f"{chat[row]:.1f}" in short
+    for row in ("static d=4096", "static d=16384", "static d=262144", "uncompressed"):
+        assert f"{chat[row]:.1f}" in long
