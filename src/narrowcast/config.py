@@ -12,6 +12,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
+import xxhash
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -208,6 +210,13 @@ class RunConfig(BaseModel):
         """Whether a resolved configuration may have come from this one."""
         theirs = resolved.model_dump()
         return all(theirs[name] == value for name, value in self.model_dump(exclude_none=True).items())
+
+    def digest(self, only: set[str] | None = None) -> str:
+        """Eight hex digits of what is asked beside the defaults, of these settings or of all."""
+        asked = msgspec.json.encode(
+            self.model_dump(include=only, exclude_defaults=True), order="deterministic"
+        )
+        return xxhash.xxh3_64_hexdigest(asked)[:8]
 
     @property
     def key(self) -> Key:

@@ -136,7 +136,7 @@ def _side_by_side(
     for i in range(len(parts)):
         losses, ends = done.pop(i)
         for loss, end in zip(losses.tolist(), ends, strict=True):
-            yield loss, (theta - end) / local.rate
+            yield loss, (theta - end).div_(local.rate)
 
 
 def _slopes(

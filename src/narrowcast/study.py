@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import xxhash
 from msgspec import Meta
 
 from narrowcast import compare, untrained
@@ -136,9 +135,8 @@ def _row(where: str, shared: dict[str, Any], run: dict[str, Any]) -> Row:
 
 def folder_of(config: RunConfig) -> str:
     """The name of a run's folder: what a reader looks for, and a digest of every setting."""
-    asked = msgspec.json.encode(config.model_dump(exclude_defaults=True), order="deterministic")
     part = "tune" if config.validation else "test"
-    return f"{config.method}-{part}-lr{config.lr:g}-s{config.seed}-{xxhash.xxh3_64_hexdigest(asked)[:8]}"
+    return f"{config.method}-{part}-lr{config.lr:g}-s{config.seed}-{config.digest()}"
 
 
 def follow(study: Study, row: Row, attempt: Attempt, began: Began, tune_only: bool = False) -> Outcome:
@@ -213,14 +211,17 @@ def conduct(
     def one(row: Row) -> None:
         nonlocal done
 
-        def attempt(config: RunConfig) -> Path | None:
+        def hold(name: str) -> threading.Lock:
             if halted.is_set():
                 raise Interrupted("stopped")
-            with held[folder_of(config)]:
+            return held[name]
+
+        def attempt(config: RunConfig) -> Path | None:
+            with hold(folder_of(config)):
                 return _attempt(row, config, out, run, tell)
 
         def began(config: RunConfig) -> Metrics:
-            with held[untrained.file_of(config)]:
+            with hold(untrained.file_of(config)):
                 return untrained.measured(config, out)
 
         try:

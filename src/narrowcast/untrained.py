@@ -6,9 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import msgspec
-import xxhash
 
 from narrowcast import files
+from narrowcast.allocator import give_back
 from narrowcast.config import RunConfig
 from narrowcast.report.summary import Summary
 from narrowcast.tasks import build
@@ -20,9 +20,7 @@ Metrics = dict[str, float]
 def file_of(config: RunConfig) -> str:
     """The name of the file: the task and the seed, and a digest of all that decides data and model."""
     asked = {f.name for f in fields(TaskOptions)} | {"task", "seed"}
-    values = config.model_dump(include=asked, exclude_defaults=True)
-    digest = xxhash.xxh3_64_hexdigest(msgspec.json.encode(values, order="deterministic"))
-    return f"untrained-{config.task}-s{config.seed}-{digest[:8]}.json"
+    return f"untrained-{config.task}-s{config.seed}-{config.digest(asked)}.json"
 
 
 def known(config: RunConfig, out: Path) -> Metrics:
@@ -41,6 +39,8 @@ def measured(config: RunConfig, out: Path) -> Metrics:
     metrics = task.evaluate(task.theta0())
     out.mkdir(parents=True, exist_ok=True)
     files.write_atomically(out / file_of(config), msgspec.json.encode(metrics))
+    del task
+    give_back()  # the runs may be processes of their own
     return metrics
 
 

@@ -92,9 +92,7 @@ class Pair:
     names: tuple[str, str]
     lines: tuple[Line | None, Line | None]  # None: it was not run yet
     difference: float  # mean over the seeds
-    error: (
-        float  # half width of its interval; inf where a single seed, or a seed that diverged, leaves it open
-    )
+    error: float  # half width of its interval; inf with a single seed, or one that diverged
     fewer: float  # bytes of the second's run over those of the first's
     answer: Answer
 
