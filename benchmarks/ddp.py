@@ -34,12 +34,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from narrowcast import random
 from narrowcast.ddp import IntrinsicState, intrinsic_hook
-from narrowcast.kernels import pool
-from narrowcast.random import Purpose
+from narrowcast.numerics import keyed, pool
+from narrowcast.numerics.keyed import Purpose
 from narrowcast.tasks import fashion_mnist
-from narrowcast.tasks.mlp import mlp
+from narrowcast.tasks.nets import mlp
 from narrowcast.tasks.options import TaskOptions
 
 RATES = (10, 100, 1000)  # Mbit/s
@@ -111,7 +110,7 @@ class Run:
 
     def _batches(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in count():
-            order = torch.from_numpy(random.permuted(random.derive(KEY, Purpose.SAMPLE, epoch), len(y)))
+            order = torch.from_numpy(keyed.permuted(keyed.derive(KEY, Purpose.SAMPLE, epoch), len(y)))
             for batch in order.split(WORKERS * BATCH)[:-1]:
                 index = batch.chunk(dist.get_world_size())[dist.get_rank()]
                 yield fashion_mnist.normalise(x[index]), y[index]

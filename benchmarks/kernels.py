@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from narrowcast import bench
-from narrowcast.report import bench_table
+from narrowcast.bench import kernels, table
 
 console = Console()
 
@@ -23,17 +22,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "kernels.json")
     options = parser.parse_args()
-    top, sizes = (22, [bench.RESNET9]) if options.quick else (27, [bench.RESNET9, bench.GPT2])
+    top, sizes = (22, [kernels.RESNET9]) if options.quick else (27, [kernels.RESNET9, kernels.GPT2])
     result = {
-        "machine": bench.machine(),
-        "subspaces": list(bench.subspaces([(D, 16_384) for D in sizes])),
-        "fwht": list(bench.transforms(list(range(12, top + 1, 3 if options.quick else 1)))),
-        "growth": list(bench.growth(list(range(20, top + 1)), list(range(8, min(top, 22) + 1, 2)))),
-        "memory": [bench.memory(D, d) for D in sizes for d in (1_024, 16_384, 1 << 20)],
-        "first_call": bench.first_call(),
+        "machine": kernels.machine(),
+        "subspaces": list(kernels.subspaces([(D, 16_384) for D in sizes])),
+        "fwht": list(kernels.transforms(list(range(12, top + 1, 3 if options.quick else 1)))),
+        "growth": list(kernels.growth(list(range(20, top + 1)), list(range(8, min(top, 22) + 1, 2)))),
+        "memory": [kernels.memory(D, d) for D in sizes for d in (1_024, 16_384, 1 << 20)],
+        "first_call": kernels.first_call(),
     }
-    console.print(bench_table.subspaces(result["subspaces"], result["machine"]))
-    console.print(bench_table.transforms(result["fwht"]))
+    console.print(table.subspaces(result["subspaces"], result["machine"]))
+    console.print(table.transforms(result["fwht"]))
     for part in ("growth", "memory"):
         for row in result[part]:
             console.print(part, row)

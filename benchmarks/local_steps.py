@@ -17,8 +17,8 @@ from machine import arguments, describe, table, write
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from narrowcast.flat import FlatParameters
-from narrowcast.tasks.mlp import mlp
+from narrowcast.numerics.flat import FlatParameters
+from narrowcast.tasks.nets import mlp
 from narrowcast.tasks.side_by_side import plain_layers, sgd_step
 
 CLIENTS, IMAGES, RATE = 100, 5, 0.1

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from narrowcast import wire
-from narrowcast.bench import machine as describe
-from narrowcast.kernels import pool
+from narrowcast.bench.kernels import machine as describe
 from narrowcast.methods import intrinsic
+from narrowcast.numerics import pool
 from narrowcast.subspaces import Subspace
+from narrowcast.wire import messages as wire
 
 __all__ = ["Stopwatch", "arguments", "clock", "describe", "table", "write"]
 RESULTS = Path(__file__).parent / "results"

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from machine import arguments, clock, describe, table, write
 
-from narrowcast import Plan, Simulation, TorchTask, method, records
+from narrowcast import Plan, Simulation, TorchTask, method
+from narrowcast.rounds import records
 from narrowcast.tasks.init import initialise
 from narrowcast.tasks.partition import iid
 

@@ -132,8 +132,7 @@ def conv_net() -> nn.Module:
 
 
 def network(case: Case) -> nn.Module:
-    from narrowcast.tasks.mlp import mlp
-    from narrowcast.tasks.resnet9 import resnet9
+    from narrowcast.tasks.nets import mlp, resnet9
 
     if case.name.startswith("mlp"):
         return mlp(KEY, 784, 128, 128, 10)
@@ -174,7 +173,7 @@ def client_data(case: Case, task: Any) -> tuple[Tensor, Tensor]:
 
 def cohorts_of(task: Any) -> Any:
     """Who comes in each round: narrowcast's own choice, which the peers are given."""
-    from narrowcast.sampling import Cohorts
+    from narrowcast.rounds.sampling import Cohorts
 
     return Cohorts(len(task.clients), COHORT, KEY)
 
@@ -236,7 +235,7 @@ def failure(case: Case, engine: str, error: Exception) -> dict[str, Any]:
 
 def narrowcast_case(case: Case, emit: Callable[[dict[str, Any]], None]) -> None:
     from narrowcast import Plan, Simulation, method
-    from narrowcast.allocator import keep_memory
+    from narrowcast.cli.memory import keep_memory
 
     keep_memory()  # as `narrowcast run` does
     task = task_of(case)
@@ -660,10 +659,11 @@ def main() -> int:
         print(f"{TITLES[engine]}: {time.perf_counter() - now:.0f} s", file=sys.stderr, flush=True)
     for name in names:
         show(rows, name)
-    from narrowcast import bench
+
+    from narrowcast.bench import kernels
 
     report = {
-        "machine": bench.machine(),
+        "machine": kernels.machine(),
         "versions": versions(),
         "threads": THREADS,
         "cohort": COHORT,

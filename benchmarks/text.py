@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from machine import RESULTS, clock, describe, table, write
 
-from narrowcast.kernels import pool
-from narrowcast.tasks.batch import Batch
+from narrowcast.numerics import pool
+from narrowcast.rounds.task import Batch
 from narrowcast.tasks.options import TaskOptions
 from narrowcast.tasks.text.models import language_model
 from narrowcast.tasks.text.task import LanguageModel

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from narrowcast_studies.theory import programme, tables
+
+from narrowcast.cli.methods_page import fill
 from narrowcast.measure import docs as measure_docs
-from narrowcast.report.methods_table import fill
-from narrowcast.theory import study, tables
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "methods.md"
@@ -15,7 +16,7 @@ RESULTS = DOCS.parent / "experiments" / "results"
 
 if __name__ == "__main__":
     PAGE.write_text(fill(PAGE.read_text()))
-    results = study.load(study.FULL, RESULTS / "theory")
+    results = programme.load(programme.FULL, RESULTS / "theory")
     THEORY.write_text(tables.fill(THEORY.read_text(), results, "../experiments/results/theory/"))
     seen = "../experiments/results/measure/"
     MEASURE.write_text(measure_docs.fill(MEASURE.read_text(), RESULTS / "measure", seen))

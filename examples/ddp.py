@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from narrowcast.ddp import IntrinsicState, intrinsic_hook
 from narrowcast.tasks import digits
-from narrowcast.tasks.mlp import mlp
+from narrowcast.tasks.nets import mlp
 
 WORKERS, EPOCHS, LR = 2, 10, 4.0
 

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import narrowcast as nc
-from narrowcast.server_optim import Adam
+from narrowcast.methods.optimisers import Adam
 from narrowcast.tasks.text import Classifier
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from narrowcast.kernels import pool
+from narrowcast.numerics import pool
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from narrowcast.ddp import IntrinsicState, intrinsic_hook
-from narrowcast.kernels import pool
-from narrowcast.tasks.mlp import mlp
+from narrowcast.numerics import pool
+from narrowcast.tasks.nets import mlp
 
 WORKERS, EXAMPLES, INPUTS, CLASSES = 2, 12, 10, 4
 SIZES, DIM, KEY, RATE, STEPS = (INPUTS, 32, 32, CLASSES), 64, 7, 2.0, 7

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from narrowcast.cli import app
+from narrowcast.cli.app import app
 from narrowcast.data.sources import SOURCES
 
 # Copies the archive of the asked-for package, found by the words of the command, to where the tool is run.

@@ -15,8 +15,9 @@ import msgspec
 import xxhash
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
-from narrowcast import exchange, wire
 from narrowcast.flower.messages import Answer, Order, Upload, pack, unpack
+from narrowcast.rounds import exchange
+from narrowcast.wire import messages as wire
 
 LATE = 100.0  # seconds that a straggler sleeps, unless its node's config says otherwise
 CLIENT = "from demo.faulty_app import misbehave, watch_clients\nfrom narrowcast.flower import client_app\n\n"

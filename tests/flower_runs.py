@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import faulty_app
-from narrowcast import records, runner
 from narrowcast.flower.demo import write_app
 from narrowcast.flower.local_fleet import LocalFleet
-from narrowcast.records import RoundRecord
+from narrowcast.rounds import records
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.runs import run_folder
 
 SETTINGS: dict[str, object] = {
     "task": "digits", "method": "time-varying", "dim": 64, "width": 16, "clients": 6, "cohort": 6,
@@ -41,8 +42,8 @@ def rounds(run: Path) -> int:
 
 def finish(fleet: LocalFleet, run: Path, submitted: subprocess.Popen[bytes]) -> list[RoundRecord]:
     """The records of the run, once it has ended."""
-    until(lambda: runner.finished(run) or submitted.poll() is not None, "the end of the run", 900)
-    assert runner.finished(run), fleet.log("run")[-5000:]
+    until(lambda: run_folder.finished(run) or submitted.poll() is not None, "the end of the run", 900)
+    assert run_folder.finished(run), fleet.log("run")[-5000:]
     return records.read(run / "records.jsonl")
 
 

@@ -16,38 +16,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from narrowcast import random
-from narrowcast.config import make_config
-from narrowcast.flat import Layout
-from narrowcast.methods import METHODS, method
-from narrowcast.plan import Plan
-from narrowcast.random import Purpose
-from narrowcast.server_optim import Adam, Momentum
-from narrowcast.simulate import Simulation
+from narrowcast.methods import METHODS, Method, method
+from narrowcast.methods.optimisers import Adam, Momentum
+from narrowcast.numerics import keyed
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.keyed import Purpose
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.rounds.task import Batch, Task
+from narrowcast.rounds.training import Training
+from narrowcast.runs.reading import make_config
 from narrowcast.subspaces import KINDS, subspace
 from narrowcast.tasks import build
-from narrowcast.tasks.base import Batch
-from narrowcast.training import Training
-from narrowcast.wire import digest
+from narrowcast.wire.messages import digest
 
 PATH = Path(__file__).with_suffix(".json")
 RUN, KEY = b"golden.1", 5
 SMALL: dict[str, Any] = {
     "key": KEY, "dim": 9, "subspaces": 3, "k": 7, "sketch_rows": 3, "sketch_columns": 11, "rank": 2,
-    "seeds": 9, "clients": 12, "refresh": 4,
+    "directions": 9, "clients": 12, "refresh": 4,
 }  # fmt: skip
 KINDS_AND_SIZES = [(kind, D, d) for kind in KINDS for D, d in ((89, 9), (5_000, 64), (70_001, 4_097))]
 
 
-class Exact:
+class Exact(Task):
     """Examples pull theta to themselves. Every operation is one that rounds alike on every machine."""
 
     name, metric, higher_is_better = "exact", "loss", False
 
     def __init__(self) -> None:
         self.layout = Layout(("matrix", "vector"), ((12, 7), (5,)))
-        D, key = self.layout.size, random.derive(KEY, Purpose.DATA)
-        made = torch.from_numpy(random.normals(key, Purpose.NORMALS, 25 * D)).view(25, D)
+        D, key = self.layout.size, keyed.derive(KEY, Purpose.DATA)
+        made = torch.from_numpy(keyed.normals(key, Purpose.NORMALS, 25 * D)).view(25, D)
         self.centres, self.start = made[:24], made[24]
         self.clients = [np.arange(2 * c, 2 * c + 1 + c % 2) for c in range(12)]
         self._buffer = self.start.clone()
@@ -81,6 +81,11 @@ class Exact:
         return self.layout.split(theta)
 
 
+def made(name: str, **options: Any) -> Method[Any]:
+    """The method, with those of the options that concern it."""
+    return method(name, **{option: options[option] for option in METHODS[name].options if option in options})
+
+
 def followed(run: Training) -> dict[str, Any]:
     """Bytes and theta of every round."""
     rows = [(r.up, r.down, r.down_first, r.down_dense, r.clients, digest(run.theta).hex()) for r in run]
@@ -91,13 +96,13 @@ def simulated(name: str, per_client: bool, **options: Any) -> dict[str, Any]:
     plan = Plan(
         cohort=5, lr=0.25, rounds=9, key=KEY, run=RUN, per_client=per_client, dropout=0.2, participation=0.9
     )
-    return followed(Simulation(Exact(), method(name, **SMALL | options), plan))
+    return followed(Simulation(Exact(), made(name, **SMALL | options), plan))
 
 
 def matrix(kind: str, D: int, d: int) -> str:
     """Digest of A^T g, A x and base + A x."""
     A = subspace(kind, D, d, KEY)
-    g, x = (torch.from_numpy(random.normals(KEY + i, Purpose.NORMALS, n)) for i, n in ((0, D), (1, d)))
+    g, x = (torch.from_numpy(keyed.normals(KEY + i, Purpose.NORMALS, n)) for i, n in ((0, D), (1, d)))
     return "".join(digest(v).hex() for v in (A.project(g), A.expand(x), A.add_expanded(g, x)))
 
 
@@ -105,7 +110,7 @@ def on_digits(name: str, driver: str) -> dict[str, Any]:
     """A built-in task through the settings of a run: in the simulator, or on Flower's nodes in this process."""
     config = make_config({
         "task": "digits", "method": name, "dim": 64, "width": 8, "clients": 12, "partition": "iid", "cohort": 5,
-        "rounds": 5, "lr": 0.05, "refresh": "2", "k": 40, "seeds": 16, "subspaces": 3, "evaluate_every": 0,
+        "rounds": 5, "lr": 0.05, "refresh": "2", "k": 40, "directions": 16, "subspaces": 3, "evaluate_every": 0,
         "schedule": "constant", "sketch_columns": 40,
     })  # fmt: skip
     task = build(config.task, config.task_options())

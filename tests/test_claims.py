@@ -3,12 +3,12 @@
 import math
 
 import pytest
+from narrowcast_studies.reproduce import claims
+from narrowcast_studies.reproduce.claims import Claim, Judged, judge
+from narrowcast_studies.reproduce.table import Line
 
-from narrowcast.config import ConfigError
-from narrowcast.report.study_table import Line
-from narrowcast.report.summary import Compression
-from narrowcast.reproduce import claims
-from narrowcast.reproduce.claims import Claim, Judged, judge
+from narrowcast.errors import ConfigError
+from narrowcast.runs.summary import Compression
 
 T = 4.302653  # of Student's distribution with two degrees of freedom, 95 % within
 

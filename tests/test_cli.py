@@ -7,11 +7,11 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from narrowcast import bench, compare, records, runner
-from narrowcast.cli import app
-from narrowcast.kernels import pool
-from narrowcast.report import frontier, summary
-from narrowcast.training import Training
+from narrowcast.cli.app import app
+from narrowcast.numerics import pool
+from narrowcast.rounds import records
+from narrowcast.rounds.training import Training
+from narrowcast.runs import compare, frontier, run_folder, runner, summary
 
 SHORT = ["--lr", "20", "--dim", "64", "--width", "16", "--rounds", "4", "--cohort", "40"]
 
@@ -58,14 +58,14 @@ def test_a_static_model_of_any_size_is_a_few_kilobytes(tmp_path: Path) -> None:
     out = tmp_path / "run"
     narrowcast("run", "digits", "--dim", "1024", "--rounds", "2", "--out", out)
     assert (out / "model.narrowcast").stat().st_size < 4 * 1024 + 512
-    assert runner.load_facts(out).parameters == 301_066
+    assert run_folder.load_facts(out).parameters == 301_066
 
 
 def test_flags_lie_over_the_toml_file(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('task = "digits"\nmethod = "static"\ndim = 32\nwidth = 16\nrounds = 2\n')
     done = narrowcast("run", tmp_path / "c.toml", "--dim", "48", "--out", tmp_path / "run")
     assert done.exit_code == 0, done.output
-    config = runner.load_config(tmp_path / "run")
+    config = run_folder.load_config(tmp_path / "run")
     assert (config.dim, config.width, config.method) == (48, 16, "static")
 
 
@@ -187,7 +187,7 @@ def test_a_metric_that_is_not_finite_ends_the_run_before_its_model_is_written(tm
         "16",
     ]
     assert narrowcast("run", "digits", *flags, "--out", out).exit_code == 1
-    assert not runner.finished(out)
+    assert not run_folder.finished(out)
     assert narrowcast("show", out).exit_code == 0
 
 
@@ -204,7 +204,7 @@ def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
     narrowcast("run", "digits", *SHORT, "--out", out)
     (out / "notes.txt").write_text("kept")
     assert narrowcast("run", "digits", *SHORT, "--seed", "3", "--out", out, "--force").exit_code == 0
-    assert runner.load_config(out).seed == 3
+    assert run_folder.load_config(out).seed == 3
     assert (out / "notes.txt").read_text() == "kept"
     assert (mine / "thesis.txt").read_text() == "years of work"
 
@@ -217,7 +217,7 @@ def test_a_start_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
 
 def test_the_config_of_a_run_leaves_nothing_to_defaults(tmp_path: Path) -> None:
     narrowcast("run", "digits", "--rounds", "1", "--width", "16", "--dim", "8", "--out", tmp_path / "run")
-    config = runner.load_config(tmp_path / "run")
+    config = run_folder.load_config(tmp_path / "run")
     assert (config.cohort, config.clients, config.local_steps, config.evaluate_every) == (28, 287, 1, 11)
     assert config.threads == 1
 

@@ -21,14 +21,15 @@ import torch.distributed as dist
 from torch import nn
 
 import ddp_worker as worker
-from narrowcast import wire
 from narrowcast.ddp import IntrinsicState, hook
 from narrowcast.methods import RoundInfo, method
-from narrowcast.plan import Plan
-from narrowcast.server_optim import Momentum
-from narrowcast.simulate import Simulation
-from narrowcast.tasks.base import Batch, TorchTask
-from narrowcast.tasks.mlp import mlp
+from narrowcast.methods.optimisers import Momentum
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.rounds.task import Batch
+from narrowcast.tasks.nets import mlp
+from narrowcast.tasks.torch_task import TorchTask
+from narrowcast.wire import messages as wire
 
 pytestmark = pytest.mark.xdist_group("ddp")
 PATIENCE = 240

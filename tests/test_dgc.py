@@ -8,13 +8,13 @@ import torch
 
 from naive.dgc import dgc
 from naive.runs import distance, rounds, trained
-from narrowcast import wire
-from narrowcast.codes import sparse
-from narrowcast.flat import Layout
-from narrowcast.formats import FORMATS
 from narrowcast.methods import Model, RoundInfo, method
 from narrowcast.methods.dgc import warming
-from narrowcast.wire import WireError
+from narrowcast.numerics.flat import Layout
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import sparse
+from narrowcast.wire.formats import FORMATS
+from narrowcast.wire.messages import WireError
 
 D, K, ETA = 200, 9, 0.1
 

@@ -13,12 +13,12 @@ from naive import MODULES
 from naive.drive import drive, hadamard
 from naive.drive import estimate as naive_estimate
 from naive.runs import assert_same, key_of, rounds, trained
-from narrowcast import wire
-from narrowcast.flat import Layout
 from narrowcast.methods import method
 from narrowcast.methods.drive import LARGEST, SMALLEST, cut
-from narrowcast.random import MASK32, Purpose, derive, words
-from narrowcast.wire import WireError
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.keyed import MASK32, Purpose, derive, words
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import WireError
 
 
 def made(**options):

@@ -8,13 +8,13 @@ import torch
 from naive import MODULES, toy
 from naive.ef21 import ef21
 from naive.runs import KEY, N, W, assert_same, rounds, trained
-from narrowcast import wire
-from narrowcast.codes import sparse
-from narrowcast.flat import Layout
 from narrowcast.methods import RoundInfo, method
-from narrowcast.plan import Plan
-from narrowcast.simulate import Simulation
-from narrowcast.wire import WireError
+from narrowcast.numerics.flat import Layout
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import sparse
+from narrowcast.wire.messages import WireError
 
 D, K = 40, 5
 LAYOUT = Layout(("w",), ((D,),))

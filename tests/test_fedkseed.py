@@ -6,17 +6,19 @@ import torch
 
 from naive import MODULES, toy
 from naive import fedkseed as naive
-from narrowcast import exchange, wire
-from narrowcast.exchange import Round
-from narrowcast.kernels import pool
-from narrowcast.local import Local, client_updates
-from narrowcast.methods import Diverged, RoundInfo
+from narrowcast.errors import Diverged
+from narrowcast.methods import RoundInfo
 from narrowcast.methods.fedkseed import MAX_STEPS, FedKSeed, Seeds
-from narrowcast.plan import Plan
-from narrowcast.random import Purpose, derive
-from narrowcast.sampling import Cohorts
-from narrowcast.simulate import Simulation
-from narrowcast.wire import WireError
+from narrowcast.numerics import pool
+from narrowcast.numerics.keyed import Purpose, derive
+from narrowcast.rounds import exchange
+from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.local import Local, client_updates
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.sampling import Cohorts
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import WireError
 
 KEY, E, N, W, K = 11, 4, 12, 5, 13
 SIZES = [1, 127, 128, 129, 4095, 4096, 4097, 9000]

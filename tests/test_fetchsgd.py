@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from naive import MODULES, toy
 from naive import fetchsgd as naive
-from narrowcast import wire
-from narrowcast.kernels import pool
 from narrowcast.methods import RoundInfo
 from narrowcast.methods.fetchsgd import FetchSGD
-from narrowcast.plan import Plan
-from narrowcast.random import Purpose, derive
-from narrowcast.sampling import Cohorts
-from narrowcast.simulate import Simulation
-from narrowcast.sketch import CountSketch
-from narrowcast.wire import WireError
+from narrowcast.numerics import pool
+from narrowcast.numerics.keyed import Purpose, derive
+from narrowcast.numerics.sketch import CountSketch
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.sampling import Cohorts
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import WireError
 
 KEY, E, N, W, ETA = 11, 4, 12, 5, 0.1
 SHAPES = st.tuples(st.sampled_from([1, 2, 255, 256, 257, 300]), st.integers(1, 6), st.integers(1, 90))

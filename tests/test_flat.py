@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from narrowcast.flat import FlatParameters, Layout, all_finite
+from narrowcast.numerics.flat import FlatParameters, Layout, all_finite
 
 
 def model():

@@ -10,15 +10,16 @@ pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fake_grid import FakeGrid
-from narrowcast import wire
-from narrowcast.config import RunConfig, make_config
 from narrowcast.flower import FleetSettings, client_app, fleet
 from narrowcast.flower import messages as flower_messages
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.messages import Answer, Have, Order, Upload, pack, unpack
 from narrowcast.methods import METHODS
-from narrowcast.simulate import Simulation
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.reading import make_config
 from narrowcast.tasks import build
+from narrowcast.wire import messages as wire
 
 RUN = b"run-test"
 ROUNDS = 8

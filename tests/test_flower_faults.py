@@ -14,14 +14,15 @@ pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 import faulty_app
 from fake_grid import FakeGrid
 from flower_runs import SETTINGS, TOPK, app, assert_equal_thetas, begun, finish, noted, rounds, until
-from narrowcast import files, modelfile
-from narrowcast.config import RunConfig
+from narrowcast import files
 from narrowcast.flower import FleetSettings, client_app, fleet
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.local_fleet import LocalFleet
 from narrowcast.flower.security import certify, make_key
 from narrowcast.flower.settings import run_settings
-from narrowcast.records import RoundRecord
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.runs import modelfile
+from narrowcast.runs.config import RunConfig
 from narrowcast.tasks import build
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
@@ -35,7 +36,7 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def theta_of(run: Path, **settings: object) -> torch.Tensor:
     config = config_of(**settings)
-    return modelfile.load(run / "model.narrowcast", build(config.task, config.task_options()).theta0())
+    return modelfile.load_model(run / "model.narrowcast", build(config.task, config.task_options()).theta0())
 
 
 def config_of(**settings: object) -> RunConfig:

@@ -10,10 +10,11 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 from flower_runs import rounds, until
-from narrowcast import modelfile, records, runner
-from narrowcast.config import make_config
 from narrowcast.flower.demo import write_app
 from narrowcast.flower.local_fleet import LocalFleet
+from narrowcast.rounds import records
+from narrowcast.runs import modelfile, run_folder
+from narrowcast.runs.reading import make_config
 from narrowcast.tasks import build
 
 COMMAND = Path(sys.executable).parent / "narrowcast"
@@ -25,7 +26,7 @@ SETTINGS = {
 
 def theta_of(folder: Path, settings: dict[str, object]) -> torch.Tensor:
     task = build("digits", make_config(settings).task_options())
-    return modelfile.load(folder / "model.narrowcast", task.theta0())
+    return modelfile.load_model(folder / "model.narrowcast", task.theta0())
 
 
 @pytest.mark.xdist_group("flower")
@@ -78,8 +79,8 @@ def test_a_node_killed_in_the_middle_comes_back_and_training_goes_on(tmp_path: P
         until(lambda: rounds(run) >= 1, "the first round", 180)
         fleet.kill(nodes[1])
         fleet.start_node(1, 2, **{"narrowcast-folder": str(tmp_path / "n")})
-        until(lambda: runner.finished(run) or submitted.poll() is not None, "the end of the run", 300)
-        assert runner.finished(run), fleet.log("run")
+        until(lambda: run_folder.finished(run) or submitted.poll() is not None, "the end of the run", 300)
+        assert run_folder.finished(run), fleet.log("run")
     done = records.read(run / "records.jsonl")
     assert len(done) == 3
     assert done[0].clients == 6

@@ -5,9 +5,9 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 from fake_grid import FakeGrid
-from narrowcast.config import make_config
 from narrowcast.flower import FleetSettings, client_app, fleet
 from narrowcast.flower.federation import Federation
+from narrowcast.runs.reading import make_config
 from narrowcast.tasks import build
 
 

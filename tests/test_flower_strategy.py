@@ -9,9 +9,10 @@ pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 from flwr.app import ArrayRecord, Context, MetricRecord
 
 from fake_grid import FakeGrid
-from narrowcast.config import ConfigError, make_config
+from narrowcast.errors import ConfigError
 from narrowcast.flower import FleetSettings, LoaderTask, ModelTask, NarrowcastStrategy, client_app, fleet
 from narrowcast.flower.federation import Federation
+from narrowcast.runs.reading import make_config
 
 CLIENTS, ROUNDS = 4, 6
 SETTINGS = {

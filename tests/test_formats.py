@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from narrowcast.formats import FORMATS, GROUP, FormatError, Integer, by_name
-from narrowcast.random import MASK64, Purpose, derive
+from narrowcast.numerics.keyed import MASK64, Purpose, derive
+from narrowcast.wire.formats import FORMATS, GROUP, FormatError, Integer, by_name
 
 NAMES = [codec.name for codec in FORMATS]
 LOSSY = [codec.name for codec in FORMATS if not codec.exact]

@@ -2,8 +2,9 @@
 
 import json
 
-import golden
 import pytest
+
+import golden
 
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 KEPT = json.loads(golden.PATH.read_text())
@@ -21,6 +22,6 @@ def test_golden(name: str) -> None:
         assert now == kept
         return
     assert now["bytes"] == kept["bytes"]
-    if HERE != KEPT["machine"]:
+    if KEPT["machine"] != HERE:
         pytest.skip(f"bytes are equal; bits were written with {KEPT['machine']}, this is {HERE}")
     assert now["theta"] == kept["theta"]

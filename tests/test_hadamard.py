@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.linalg import hadamard
 
-from narrowcast.hadamard import fwht, fwht_plain
-from narrowcast.kernels import pool
+from narrowcast.numerics import pool
+from narrowcast.numerics.hadamard import fwht, fwht_plain
 
 ORDERS = range(21)
 UNIT = 2.0**-24  # half the distance of neighbouring float32: the error of one operation

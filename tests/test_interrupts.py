@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from narrowcast.interrupts import interrupts
+from narrowcast.runs.interrupts import interrupts
 
 
 @pytest.fixture(autouse=True)

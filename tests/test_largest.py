@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast.largest import largest
+from narrowcast.numerics.largest import largest
 
 NUMBERS = st.lists(
     st.one_of(st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45]), st.floats(width=32, allow_nan=False)),

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from narrowcast import TorchTask
-from narrowcast.kernels import pool
-from narrowcast.local import Local, client_updates
+from narrowcast.numerics import pool
+from narrowcast.rounds.local import Local, client_updates
 from narrowcast.tasks.init import initialise
 from narrowcast.tasks.side_by_side import plain_layers
 

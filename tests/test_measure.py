@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 from scipy import stats
 from typer.testing import CliRunner
 
-from narrowcast import random, records, runner
-from narrowcast.cli import app
-from narrowcast.config import make_config
-from narrowcast.measure import docs, intrinsic_dimension, library, results, rules, study, tables, trainers
+from narrowcast.cli.app import app
+from narrowcast.measure import docs, intrinsic_dimension, library, probing, results, rules, tables, trainers
+from narrowcast.measure.probing import About, Spec, Trial
 from narrowcast.measure.results import Trained
-from narrowcast.measure.search import Found, interval, search
-from narrowcast.measure.study import About, Spec, Trial
-from narrowcast.random import Purpose
+from narrowcast.measure.searching import Found, interval, search
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Purpose
+from narrowcast.rounds import records
+from narrowcast.runs import run_folder, runner
+from narrowcast.runs.reading import make_config
 
 # --- the search ---
 
@@ -76,7 +78,7 @@ def test_noise_moves_single_searches_and_not_their_middle() -> None:
     """A probe reaches with a probability that rises from 0 to 1 between d = 200 and 800, 1/2 at 400."""
     ends = []
     for seed in range(200):
-        luck = iter(random.uniforms(random.derive(seed, Purpose.RUN), Purpose.DATA, 100))
+        luck = iter(keyed.uniforms(keyed.derive(seed, Purpose.RUN), Purpose.DATA, 100))
 
         def reaches(d: int, luck: object = luck) -> bool:
             return math.log(d / 200) / math.log(4) > next(luck)  # type: ignore[call-overload]
@@ -105,7 +107,7 @@ def test_a_search_that_cannot_end_is_refused(start: int, changes: dict[str, floa
 
 
 def test_the_interval_covers_as_often_as_it_says() -> None:
-    noise = random.normals(5, Purpose.NORMALS, 600 * 3).reshape(600, 3)
+    noise = keyed.normals(5, Purpose.NORMALS, 600 * 3).reshape(600, 3)
     found = [interval([round(1e6 * math.exp(0.2 * float(z))) for z in row]) for row in noise]
     hits = sum(i.low <= 1e6 <= i.high for i in found)
     assert stats.binom.ppf(1e-3, 600, 0.95) <= hits <= stats.binom.ppf(1 - 1e-3, 600, 0.95)
@@ -202,7 +204,7 @@ class Curves:
 @pytest.mark.parametrize("up", [True, False])
 def test_a_measurement_finds_the_crossing(up: bool) -> None:
     trainer, lines = Curves(higher_is_better=up), list[str]()
-    (seed,) = study.conduct(trainer, Spec(seeds=(4,), tolerance=1.02), lines.append)
+    (seed,) = probing.conduct(trainer, Spec(seeds=(4,), tolerance=1.02), lines.append)
     share = 0.9 if up else 2 - 1 / 0.9  # of the rise from 0 to 1
     true = -50 * math.log(1 - share)
     assert seed.target == pytest.approx(0.9 if up else 1 / 0.9)
@@ -220,18 +222,18 @@ def test_a_measurement_finds_the_crossing(up: bool) -> None:
 
 def test_rates_that_diverge_are_made_smaller_and_say_nothing_about_d() -> None:
     trainer = Curves(limit=2.0)
-    (seed,) = study.conduct(trainer, Spec(seeds=(0,), rate=17.0))
+    (seed,) = probing.conduct(trainer, Spec(seeds=(0,), rate=17.0))
     assert seed.d is not None
     assert abs(seed.d - 115) < 13
     assert all(p.rates == [17.0, 5.67, 1.89] for p in seed.probes)
     assert [run.diverged for run in seed.probes[0].runs] == [True, True, False]
     with pytest.raises(ValueError, match="uncompressed training diverged at rates"):
-        study.conduct(Curves(limit=1e-9), Spec(seeds=(0,)))
+        probing.conduct(Curves(limit=1e-9), Spec(seeds=(0,)))
 
 
 def test_with_more_rates_one_is_enough() -> None:
     trainer = Curves()
-    (seed,) = study.conduct(trainer, Spec(seeds=(0,), rates=3))
+    (seed,) = probing.conduct(trainer, Spec(seeds=(0,), rates=3))
     assert len(seed.baseline.rates) == 3
     assert all(len(p.rates) == (1 if p.reached else 3) for p in seed.probes)
 
@@ -244,7 +246,7 @@ def test_methods_without_d_are_refused() -> None:
 def test_the_answer_says_when_nothing_reaches() -> None:
     spec = Spec(seeds=(0,), threshold=1.0)
     trainer = Curves()
-    made = study.measured(trainer.about(), spec, study.conduct(trainer, spec), "curves", {})
+    made = probing.measured(trainer.about(), spec, probing.conduct(trainer, spec), "curves", {})
     assert made.interval is None
     assert "reached 100 % of the uncompressed score at no d" in tables.answer(made)
 
@@ -268,12 +270,12 @@ def test_a_probe_stops_when_decided_goes_on_for_a_higher_target_and_is_kept(
     early = parts.train(trial, first)
     assert early.curve == whole.curve[:1]
     (folder,) = (tmp_path / "b").iterdir()
-    assert not runner.finished(folder)
+    assert not run_folder.finished(folder)
     later = parts.train(trial, last)
     assert later.curve == whole.curve[: len(later.curve)]
     assert later.curve[-1][1] == last
     assert parts.train(trial, None).curve == whole.curve  # on to the end, as if never stopped
-    assert runner.finished(folder)
+    assert run_folder.finished(folder)
     monkeypatch.setattr(runner, "start", lambda *a, **k: pytest.fail("it is there"))
     monkeypatch.setattr(runner, "resume", lambda *a, **k: pytest.fail("it is there"))
     assert parts.train(trial, first) == early
@@ -301,7 +303,7 @@ def test_until_ends_a_run_that_can_go_on(tmp_path: Path) -> None:
     config = config_of(rounds=8, dim=8)
     runner.start(config, tmp_path / "a", lambda f, r: rounds.append(r.round), until=lambda: len(rounds) == 3)
     assert len(records.read(tmp_path / "a" / "records.jsonl")) == 3
-    assert not runner.finished(tmp_path / "a")
+    assert not run_folder.finished(tmp_path / "a")
     runner.resume(tmp_path / "a")
     runner.start(config, tmp_path / "b")
     done, other = (records.read(tmp_path / name / "records.jsonl") for name in "ab")

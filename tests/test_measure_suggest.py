@@ -7,13 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from narrowcast import runner
-from narrowcast.cli import app
-from narrowcast.config import RunConfig, make_config
+from narrowcast.cli.app import app
 from narrowcast.measure import results, suggest, suggest_table
-from narrowcast.measure.candidates import Candidate, bytes_of, largest, parse_bytes, traffic, variants
-from narrowcast.simulate import Simulation
+from narrowcast.measure.candidates import Candidate, bytes_of, largest, traffic, variants
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.runs import run_folder, runner
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.reading import make_config
 from narrowcast.tasks import build
+from narrowcast.units import parse_bytes
 
 
 def config_of(**changes: object) -> RunConfig:
@@ -82,7 +84,7 @@ def test_the_best_that_fits_is_suggested(tmp_path: Path) -> None:
     best = found.options[0]
     assert found.command.startswith(f"narrowcast run quadratic --method {best.method} --dim {best.d}")
     assert "--validation" not in found.command
-    assert all(runner.load_config(p).validation for p in tmp_path.iterdir())
+    assert all(run_folder.load_config(p).validation for p in tmp_path.iterdir())
     assert best.trials[f"{best.rate:g}"] == best.metrics[0]
     spread = [(min(o.metrics), max(o.metrics)) for o in found.options]
     overlap = sum(low <= spread[0][1] and spread[0][0] <= high for low, high in spread[1:])

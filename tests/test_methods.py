@@ -13,15 +13,17 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from naive import toy
-from narrowcast import exchange, wire
-from narrowcast.exchange import Round
-from narrowcast.flat import Layout
-from narrowcast.methods import METHODS, Diverged, RoundInfo, method
+from narrowcast.errors import Diverged
+from narrowcast.methods import METHODS, RoundInfo, method
 from narrowcast.methods.base import DENSE, LOG, MAX_WEIGHT
-from narrowcast.plan import Plan
-from narrowcast.server_optim import OPTIMISERS, Adam, Momentum
-from narrowcast.simulate import Simulation
-from narrowcast.wire import WireError
+from narrowcast.methods.optimisers import OPTIMISERS, Adam, Momentum
+from narrowcast.numerics.flat import Layout
+from narrowcast.rounds import exchange
+from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import WireError
 
 RUN, KEY = b"the run.", 3
 VARIANTS = list(product([1, 3], [0, "epoch", 1, 4]))  # K, refresh

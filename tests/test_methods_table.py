@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from narrowcast.cli import app
+from narrowcast.cli.app import app
 from narrowcast.methods import METHODS, method
-from narrowcast.report import methods_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from narrowcast import modelfile
-from narrowcast.flat import Layout
 from narrowcast.methods import METHODS, MethodOptions, RoundInfo
-from narrowcast.wire import WireError, digest
+from narrowcast.numerics.flat import Layout
+from narrowcast.runs import modelfile
+from narrowcast.wire.messages import WireError, digest
 
 D = 500
 
@@ -39,7 +39,7 @@ def trained(name: str, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("name", METHODS)
 def test_loading_gives_the_servers_weights_bit_for_bit(name: str, tmp_path: Path) -> None:
     theta0, theta = trained(name, tmp_path / "m")
-    assert torch.equal(modelfile.load(tmp_path / "m", theta0), theta)
+    assert torch.equal(modelfile.load_model(tmp_path / "m", theta0), theta)
     assert modelfile.read(tmp_path / "m").theta == digest(theta)
 
 
@@ -49,7 +49,7 @@ def test_another_theta0_is_refused(tmp_path: Path) -> None:
     other[7] += 1e-6
     for wrong in (other, theta0[:-1]):
         with pytest.raises(ValueError, match="another theta0"):
-            modelfile.load(tmp_path / "m", wrong)
+            modelfile.load_model(tmp_path / "m", wrong)
 
 
 def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
 
     (tmp_path / "m").write_bytes(pickle.dumps(Run()))
     with pytest.raises(WireError):
-        modelfile.load(tmp_path / "m", torch.zeros(D))
+        modelfile.load_model(tmp_path / "m", torch.zeros(D))
     assert not (tmp_path / "ran").exists()
 
 
@@ -75,7 +75,7 @@ def test_a_flipped_bit_is_never_loaded_as_another_model(tmp_path: Path, data: st
     raw[bit // 8] ^= 1 << bit % 8
     (tmp_path / "flipped").write_bytes(raw)
     try:
-        loaded = modelfile.load(tmp_path / "flipped", theta0)
+        loaded = modelfile.load_model(tmp_path / "flipped", theta0)
     except ValueError:
         return
     assert digest(loaded) == theta  # the bit was one that the weights do not depend on
@@ -89,8 +89,8 @@ def test_a_file_that_claims_a_huge_model_allocates_nothing(tmp_path: Path) -> No
     huge = replace(model, layout=large, settings={**model.settings, "dim": 1 << 50})
     (tmp_path / "huge").write_bytes(msgspec.msgpack.encode(huge))
     with pytest.raises(ValueError, match="another theta0"):
-        modelfile.load(tmp_path / "huge", theta0)
+        modelfile.load_model(tmp_path / "huge", theta0)
     wide = replace(model, settings={**model.settings, "subspaces": 4000, "dim": 1 << 45})
     (tmp_path / "wide").write_bytes(msgspec.msgpack.encode(wide))
     with pytest.raises(WireError):
-        modelfile.load(tmp_path / "wide", theta0)
+        modelfile.load_model(tmp_path / "wide", theta0)

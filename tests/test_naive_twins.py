@@ -8,10 +8,10 @@ from naive.k_subspace import k_subspace
 from naive.static import static
 from naive.time_varying import time_varying
 from narrowcast.methods import method
-from narrowcast.plan import Plan
-from narrowcast.random import Purpose, derive
-from narrowcast.sampling import Cohorts
-from narrowcast.simulate import Simulation
+from narrowcast.numerics.keyed import Purpose, derive
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.sampling import Cohorts
+from narrowcast.rounds.simulator import Simulation
 from narrowcast.subspaces import KINDS
 
 E, N, W, d, K = 4, 12, 5, 8, 3  # the last round of an epoch has two clients

@@ -11,16 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from narrowcast import exchange, planner, wire
-from narrowcast.exchange import Round
-from narrowcast.flat import Layout
+from narrowcast.bandwidth import planner
+from narrowcast.bandwidth.planner import ROWS, lags, plan
 from narrowcast.methods import RoundInfo, method
-from narrowcast.plan import Plan
-from narrowcast.planner import ROWS, lags, parse_count, parse_rate, plan
-from narrowcast.report.units import format_bytes, format_count, format_seconds
-from narrowcast.simulate import Simulation
-from narrowcast.tasks.base import TorchTask
+from narrowcast.numerics.flat import Layout
+from narrowcast.rounds import exchange
+from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.simulator import Simulation
 from narrowcast.tasks.partition import iid
+from narrowcast.tasks.torch_task import TorchTask
+from narrowcast.units import format_bytes, format_count, format_seconds, parse_count, parse_rate
+from narrowcast.wire import messages as wire
 
 LINK = {"up_bps": 1e7, "down_bps": 5e7}
 D, DIM, K = 21, 4, 2  # a linear layer from 6 to 3

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from naive import MODULES
 from naive.powersgd import orth, powersgd
 from naive.runs import assert_same, rounds, trained
-from narrowcast import random, wire
-from narrowcast.flat import Layout
-from narrowcast.kernels.gram_schmidt import orthonormal
 from narrowcast.methods import RoundInfo, method
 from narrowcast.methods.base import DENSE, LOG
-from narrowcast.random import Purpose, derive
-from narrowcast.wire import WireError
+from narrowcast.numerics import keyed
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.kernels.gram_schmidt import orthonormal
+from narrowcast.numerics.keyed import Purpose, derive
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import WireError
 
 LAYOUT = Layout(("w", "b", "narrow", "conv"), ((12, 9), (12,), (2, 6), (8, 3, 2, 2)))
 D = LAYOUT.size
@@ -36,7 +37,7 @@ def make(**options):
 
 def first_basis(i, dimension, r):
     """Q of parameter i, before the first round."""
-    z = random.normals(derive(KEY, Purpose.SUBSPACE, i, 1), Purpose.NORMALS, dimension * r)
+    z = keyed.normals(derive(KEY, Purpose.SUBSPACE, i, 1), Purpose.NORMALS, dimension * r)
     return orth(z.reshape(dimension, r).astype(np.float64))
 
 
@@ -224,6 +225,6 @@ def test_columns_come_out_orthonormal_and_span_what_went_in(n, r, rank, seed, si
 
 
 def test_the_bits_of_a_basis_are_the_same_everywhere():
-    z = random.normals(1, Purpose.NORMALS, 2000)
+    z = keyed.normals(1, Purpose.NORMALS, 2000)
     Q = orthonormal(z[:1000].reshape(250, 4), z[1000:].reshape(250, 4))
     assert hashlib.sha256(Q.astype("<f4").tobytes()).hexdigest()[:16] == "33e46fd7e94cfdaa"

@@ -4,27 +4,26 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
-
-from narrowcast import random
-from narrowcast.cli import app
-from narrowcast.methods import method
-from narrowcast.privacy import (
+from narrowcast_studies.attacks import (
     attackers,
-    attacks,
     images,
     labels,
     maps,
     models,
+    programme,
     quality,
     results,
-    study,
     uploads,
 )
-from narrowcast.privacy.attackers import View
-from narrowcast.random import Purpose
-from narrowcast.report import intervals
-from narrowcast.sketch import CountSketch
+from narrowcast_studies.attacks.attackers import View
+from typer.testing import CliRunner
+
+from narrowcast import intervals
+from narrowcast.cli.app import app
+from narrowcast.methods import method
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Purpose
+from narrowcast.numerics.sketch import CountSketch
 from narrowcast.subspaces import KINDS, subspace
 
 D = 777
@@ -32,7 +31,7 @@ SEEN = (("uncompressed", 0), ("topk", 50), ("fetchsgd", 60), ("static", 60), ("t
 
 
 def vector(size, key=1):
-    return torch.from_numpy(random.normals(key, Purpose.NORMALS, size).copy())
+    return torch.from_numpy(keyed.normals(key, Purpose.NORMALS, size).copy())
 
 
 def all_maps():
@@ -271,9 +270,9 @@ class TestCommand:
         assert all(p.exists() for p in cases)
         assert [p for p in cases if before[p] != after[p]] == cases[:2]  # no other was made again
         summary = results.read_summary(tmp_path / "out" / "results.json")
-        plan = study.Plan(
-            images=1, dims=(64,), topk=study.QUICK.topk, cells=study.QUICK.cells, batches=(1, 2),
-            batch_dims=study.QUICK.batch_dims, rounds=(1, 2), round_dim=study.QUICK.round_dim,
+        plan = programme.Plan(
+            images=1, dims=(64,), topk=programme.QUICK.topk, cells=programme.QUICK.cells, batches=(1, 2),
+            batch_dims=programme.QUICK.batch_dims, rounds=(1, 2), round_dim=programme.QUICK.round_dim,
         )  # fmt: skip
         assert [r.case for r in summary.results] == list(plan.cases())
         assert not any(p.found for r in summary.results for p in r.pictures)
@@ -300,7 +299,7 @@ class TestCommand:
 
 
 def test_cases_of_other_settings_are_other_files(tmp_path):
-    case = next(iter(study.Plan().cases()))
+    case = next(iter(programme.Plan().cases()))
     settings = results.Settings()
     names = {
         results.case_file(tmp_path, case, s, source)

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from naive.qsgd import code, qsgd, quantise
 from naive.runs import KEY, distance, rounds, trained
-from narrowcast import wire
-from narrowcast.codes import elias
-from narrowcast.flat import Layout
-from narrowcast.formats import FormatError
 from narrowcast.methods import Model, method
 from narrowcast.methods.qsgd import QSGD
-from narrowcast.random import Purpose, derive, uniforms
-from narrowcast.wire import WireError
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.keyed import Purpose, derive, uniforms
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import elias
+from narrowcast.wire.formats import FormatError
+from narrowcast.wire.messages import WireError
 
 D, ETA = 1100, 0.3  # three buckets, the last of 76
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, kstest
 
-from narrowcast.kernels import pool
-from narrowcast.random import (
+from narrowcast.numerics import pool
+from narrowcast.numerics.keyed import (
     MASK31,
     MASK32,
     MASK64,

@@ -8,11 +8,11 @@ import torch
 from naive import MODULES
 from naive.random_low_rank import random_low_rank
 from naive.runs import assert_same, key_of, rounds, trained
-from narrowcast import wire
-from narrowcast.flat import Layout
 from narrowcast.methods import method
-from narrowcast.random import MASK32, Purpose, derive, normals
-from narrowcast.wire import WireError
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.keyed import MASK32, Purpose, derive, normals
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import WireError
 
 LAYOUT = Layout(("w", "b", "flat", "conv", "scale"), ((7, 5), (7,), (2, 6), (4, 2, 3), ()))
 D = LAYOUT.size

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from naive import MODULES
 from naive.random_mask import random_mask
 from naive.runs import assert_same, key_of, rounds, trained
-from narrowcast import wire
-from narrowcast.flat import Layout
 from narrowcast.methods import method
-from narrowcast.random import MASK32
-from narrowcast.wire import WireError
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.keyed import MASK32
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import WireError
 
 D, K = 60, 6
 

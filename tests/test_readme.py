@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from narrowcast_studies.reproduce import committed
 from typer.testing import CliRunner
 
-from narrowcast.cli import app
-from narrowcast.reproduce import committed
+from narrowcast.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

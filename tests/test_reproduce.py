@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from narrowcast_studies.reproduce import experiment, table1
 from typer.testing import CliRunner
 
-from narrowcast.cli import app
-from narrowcast.config import ConfigError
-from narrowcast.reproduce import experiment, table1
+from narrowcast.cli.app import app
+from narrowcast.errors import ConfigError
 from text_data import write_lines, write_sst2
 
 ROOT = Path(__file__).parent.parent

@@ -5,12 +5,12 @@ import math
 from pathlib import Path
 
 import pytest
+from narrowcast_studies.reproduce import claims, committed, experiment, figures, page
+from narrowcast_studies.reproduce.table import COLUMNS
 from typer.testing import CliRunner
 
-from narrowcast.cli import app
-from narrowcast.config import ConfigError
-from narrowcast.report.study_table import COLUMNS
-from narrowcast.reproduce import claims, committed, experiment, figures, page
+from narrowcast.cli.app import app
+from narrowcast.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 FILE = """

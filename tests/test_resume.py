@@ -13,10 +13,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from narrowcast import checkpoints, records, runner
-from narrowcast.config import make_config
 from narrowcast.methods import METHODS, MethodOptions
-from narrowcast.training import Training
+from narrowcast.rounds import records
+from narrowcast.rounds.training import Training
+from narrowcast.runs import checkpoints, run_folder, runner
+from narrowcast.runs.reading import make_config
 
 SETTINGS = {
     "task": "digits",
@@ -78,7 +79,7 @@ def test_kill_9_and_resume(undisturbed: Path, tmp_path: Path) -> None:
         process.kill()
         process.wait()
         process.stdout.close()
-        assert not runner.finished(folder)
+        assert not run_folder.finished(folder)
     runner.resume(folder)
     assert_same(folder, undisturbed)
 
@@ -100,7 +101,7 @@ class Enough(Exception):
 
 
 def stop_at(number: int) -> runner.OnRecord:
-    def stop(facts: runner.Facts, record: records.RoundRecord) -> None:
+    def stop(facts: run_folder.Facts, record: records.RoundRecord) -> None:
         if record.round == number:
             raise Enough
 
@@ -157,7 +158,7 @@ def test_lost_and_damaged_private_state_is_begun_anew_and_counted(
 def test_an_interrupt_finishes_the_round_and_says_how_to_go_on(undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "narrowcast", "run", str(tmp_path / "c.toml"), "--out", str(folder)]
-    (tmp_path / "c.toml").write_bytes(runner.to_toml(make_config(SETTINGS)))
+    (tmp_path / "c.toml").write_bytes(run_folder.to_toml(make_config(SETTINGS)))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:

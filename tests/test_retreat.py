@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from narrowcast_studies import study, untrained
+from narrowcast_studies.study import Study
 
-from narrowcast import records, runner, study, untrained
-from narrowcast.config import RunConfig, make_config
-from narrowcast.methods import Diverged
-from narrowcast.report import study_table
-from narrowcast.report.summary import Summary, summarise
-from narrowcast.study import Study
+from narrowcast.errors import Diverged
+from narrowcast.rounds import records
+from narrowcast.runs import runner
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.reading import make_config
+from narrowcast.runs.summary import Summary, summarise
 from test_study import Counting, tiny
 
 

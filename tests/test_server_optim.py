@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from narrowcast.schedules import factor as schedule
-from narrowcast.server_optim import OPTIMISERS, SGD, Adam, Momentum
+from narrowcast.methods.optimisers import OPTIMISERS, SGD, Adam, Momentum
+from narrowcast.rounds.schedules import factor as schedule
 
 TWINS = {
     "sgd": (SGD(), lambda p: torch.optim.SGD(p, 1.0)),

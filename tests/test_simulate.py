@@ -14,19 +14,21 @@ from hypothesis import strategies as st
 from torch import nn
 
 from naive import toy
-from narrowcast import exchange, wire
-from narrowcast.exchange import Round
-from narrowcast.methods import METHODS, Diverged, method
+from narrowcast.errors import Diverged
+from narrowcast.methods import METHODS, method
 from narrowcast.methods.base import DENSE
 from narrowcast.methods.intrinsic import Intrinsic
-from narrowcast.plan import Plan
-from narrowcast.random import MASK64
-from narrowcast.sampling import Cohorts
-from narrowcast.server_optim import Momentum
-from narrowcast.simulate import Simulation, simulate
-from narrowcast.tasks.base import TorchTask
+from narrowcast.methods.optimisers import Momentum
+from narrowcast.numerics.keyed import MASK64
+from narrowcast.rounds import exchange
+from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.sampling import Cohorts
+from narrowcast.rounds.simulator import Simulation, simulate
 from narrowcast.tasks.partition import iid
-from narrowcast.wire import WireError
+from narrowcast.tasks.torch_task import TorchTask
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import WireError
 
 N = 12
 PLAN = Plan(cohort=5, lr=0.5, epochs=3, key=1)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from naive.runs import distance, rounds, trained
 from naive.stc import golomb as naive_golomb
 from naive.stc import stc, ternary
-from narrowcast import wire
-from narrowcast.codes import golomb
-from narrowcast.codes import ternary as code
-from narrowcast.flat import Layout
-from narrowcast.formats import FormatError
 from narrowcast.methods import Model, RoundInfo, method
-from narrowcast.wire import WireError
+from narrowcast.numerics.flat import Layout
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import golomb
+from narrowcast.wire.codes import ternary as code
+from narrowcast.wire.formats import FormatError
+from narrowcast.wire.messages import WireError
 
 D, K, ETA = 200, 9, 1.0
 

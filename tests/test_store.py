@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast.store import ClientStore
+from narrowcast.rounds.store import ClientStore
 
 
 def state(number, size=8):

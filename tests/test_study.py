@@ -7,17 +7,18 @@ import os
 from pathlib import Path
 
 import pytest
+from narrowcast_studies import study
+from narrowcast_studies.processes import Processes, _judge, command
+from narrowcast_studies.study import Study
 from typer.testing import CliRunner
 
-from narrowcast import compare, flags, runner, study
-from narrowcast.cli import app
-from narrowcast.config import ConfigError, RunConfig, make_config, read_toml
-from narrowcast.methods import METHODS, Diverged
-from narrowcast.processes import Processes, _judge, command
-from narrowcast.report import study_plot, study_table
-from narrowcast.report.style import FAMILY, STYLE
-from narrowcast.runner import Interrupted
-from narrowcast.study import Study
+from narrowcast.cli.app import app
+from narrowcast.errors import ConfigError, Diverged, Interrupted
+from narrowcast.methods import METHODS
+from narrowcast.runs import attempts, run_folder, runner, words
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.reading import make_config, read_toml
+from narrowcast.runs.style import FAMILY, STYLE
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 TINY = """
@@ -56,7 +57,7 @@ class Counting:
 
     def __call__(self, config: RunConfig, folder: Path) -> None:
         self.ran.append(config)
-        compare.in_process(config, folder)
+        attempts.in_process(config, folder)
 
 
 def tiny(folder: Path, text: str = TINY) -> Study:
@@ -93,12 +94,12 @@ def test_nothing_is_repeated_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
     again, _ = conduct(plan, tmp_path)
     assert run.ran
     assert not again.ran
-    last = tmp_path / "runs" / study.folder_of(run.ran[-1])
+    last = tmp_path / "runs" / attempts.folder_of(run.ran[-1])
     (last / "model.narrowcast").unlink()  # as if killed before the end
     begun = (last / "facts.json").stat().st_ino
     resumed, _ = conduct(plan, tmp_path)
     assert resumed.ran == [run.ran[-1]]
-    assert runner.finished(last)
+    assert run_folder.finished(last)
     assert (last / "facts.json").stat().st_ino == begun
 
 
@@ -128,7 +129,7 @@ def test_rows_that_share_a_tuning_run_do_it_once(tmp_path: Path) -> None:
         tiny(tmp_path), tmp_path, rows=["plain", "plain, half as long"], jobs=2, tune_only=True
     )
     assert not failed
-    assert len(run.ran) == len({study.folder_of(c) for c in run.ran}) <= 5
+    assert len(run.ran) == len({attempts.folder_of(c) for c in run.ran}) <= 5
 
 
 def test_a_name_changes_no_run_and_a_setting_does(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_a_folder_with_other_settings_than_its_name_says_is_not_used(tmp_path: P
     plan = tiny(tmp_path)
     config = plan.trial(plan.rows[0], 10.0)
     other = config.model_copy(update={"dim": 8})
-    runner.start(other, tmp_path / "runs" / study.folder_of(config))
+    runner.start(other, tmp_path / "runs" / attempts.folder_of(config))
     run, failed = conduct(plan, tmp_path)
     assert "other settings" in failed["ours"]
     assert {c.method for c in run.ran} == {"uncompressed"}  # the other rows went on
@@ -160,9 +161,9 @@ def test_what_diverges_is_the_worst_and_is_kept(tmp_path: Path) -> None:
     plan = tiny(tmp_path, TINY.replace("lr = 10.0", "lr = 1e30"))
     run, failed = conduct(plan, tmp_path, rows=["ours", "plain"])
     assert not failed
-    folders = [tmp_path / "runs" / study.folder_of(c) for c in run.ran if c.method == "static"]
+    folders = [tmp_path / "runs" / attempts.folder_of(c) for c in run.ran if c.method == "static"]
     assert len(folders) == 5  # the whole budget, and no final run
-    assert all(compare.outcome(f) == "diverged" and not (f / runner.PRIVATE).exists() for f in folders)
+    assert all(attempts.outcome(f) == "diverged" and not (f / runner.PRIVATE).exists() for f in folders)
     assert not conduct(plan, tmp_path, rows=["ours", "plain"])[0].ran
     outcomes, missing = study.collect(plan, tmp_path / "runs")
     assert outcomes[0].rate is None
@@ -221,7 +222,7 @@ def test_a_wrong_file_is_said_before_anything_runs(tmp_path: Path, old: str, new
 def test_the_committed_comparison_has_every_method(name: str) -> None:
     plan = study.parse(read_toml(EXPERIMENTS / f"baselines-{name}.toml")["small"], name)
     assert {row.config.method for row in plan.rows} == set(METHODS)
-    folders = {study.folder_of(plan.final(row, 1.0, 0)) for row in plan.rows}
+    folders = {attempts.folder_of(plan.final(row, 1.0, 0)) for row in plan.rows}
     assert len(folders) == len(plan.rows)
 
 
@@ -250,7 +251,7 @@ def test_flags_say_the_whole_configuration(
         raise ConfigError("enough")
 
     monkeypatch.setattr(runner, "start", start)
-    CliRunner().invoke(app, ["run", *flags.arguments(config), "--out", "x"])
+    CliRunner().invoke(app, ["run", *words.arguments(config), "--out", "x"])
     assert got == [config]
 
 
@@ -260,11 +261,11 @@ def test_a_process_of_its_own_runs_and_diverges_alike(tmp_path: Path) -> None:
     )
     processes = Processes()
     processes(config, tmp_path / "good")
-    assert runner.finished(tmp_path / "good")
+    assert run_folder.finished(tmp_path / "good")
     assert command(config, tmp_path / "good")[-2:] == ["--resume", str(tmp_path / "good")]
     bad = config.model_copy(update={"lr": 1e30, "schedule": "constant", "rounds": 9})
-    assert not compare.attempt(bad, tmp_path / "bad", processes)
-    assert "lower --lr" in (tmp_path / "bad" / compare.DIVERGED).read_text()
+    assert not attempts.attempt(bad, tmp_path / "bad", processes)
+    assert "lower --lr" in (tmp_path / "bad" / attempts.DIVERGED).read_text()
     processes.stop()
     with pytest.raises(Interrupted):
         processes(config, tmp_path / "late")

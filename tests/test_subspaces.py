@@ -22,8 +22,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast.kernels import pool
-from narrowcast.random import MASK32, MASK64, Purpose, below, derive, philox, scattered
+from narrowcast.numerics import pool
+from narrowcast.numerics.keyed import MASK32, MASK64, Purpose, below, derive, philox, scattered
 from narrowcast.subspaces import KINDS, Rotation, SubspaceSpec, add_family, make, rotation, subspace
 
 QUICK = [kind for kind in KINDS if kind != "dense"]  # whose work is O(D log D), not O(D d)

@@ -17,12 +17,13 @@ import pytest
 import torch
 
 from naive import toy
-from narrowcast import exchange, wire
-from narrowcast.exchange import Round
 from narrowcast.methods import RoundInfo, method
-from narrowcast.plan import Plan
-from narrowcast.sampling import Cohorts
-from narrowcast.simulate import Simulation
+from narrowcast.rounds import exchange
+from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.sampling import Cohorts
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.wire import messages as wire
 
 E, d, K, N, KEY = 5, 4, 3, 12, 7
 RUN = b"table 1."

@@ -16,16 +16,16 @@ import torch
 from PIL import Image
 from torch import nn
 
-from narrowcast import random, tasks
+from narrowcast import tasks
+from narrowcast.numerics import keyed
+from narrowcast.rounds.task import Batch
 from narrowcast.tasks import TASKS, build, cifar10, cifar10_files, digits, fashion_mnist, files
-from narrowcast.tasks.base import Batch, TorchTask, cross_entropy
-from narrowcast.tasks.convnet import convnet
 from narrowcast.tasks.files import DataError
 from narrowcast.tasks.init import initialise
-from narrowcast.tasks.mlp import mlp
+from narrowcast.tasks.nets import RESIDUAL_SCALE, ResNet9, convnet, mlp, resnet9
 from narrowcast.tasks.options import TaskOptions, hold_out, split
 from narrowcast.tasks.partition import iid
-from narrowcast.tasks.resnet9 import RESIDUAL_SCALE, ResNet9, resnet9
+from narrowcast.tasks.torch_task import TorchTask, cross_entropy
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 CIFAR = SHARED / "cifar10"
@@ -193,9 +193,9 @@ def test_gradient_against_finite_differences():
     for task in small_tasks():
         batch = batch_of(task.clients[:3])
         theta = task.theta0() + 0.01 * torch.from_numpy(
-            random.normals(1, random.Purpose.NORMALS, task.layout.size)
+            keyed.normals(1, keyed.Purpose.NORMALS, task.layout.size)
         )
-        direction = torch.from_numpy(random.normals(2, random.Purpose.NORMALS, task.layout.size))
+        direction = torch.from_numpy(keyed.normals(2, keyed.Purpose.NORMALS, task.layout.size))
         direction /= direction.norm()
         loss, gradient = task.gradient(theta, batch)
         slope, h = float(gradient @ direction), 1e-2
@@ -698,7 +698,7 @@ def test_augmentation_is_a_reflected_crop_and_a_mirror():
     index = np.array([17, 3, 40_000, 5, 6, 7, 8, 9])
     images = np.random.default_rng(0).integers(0, 256, (len(index), 3, 32, 32), np.uint8)
     out = cifar10.augment(torch.from_numpy(images), torch.from_numpy(index), key=9)
-    words = random.words(9, random.Purpose.AUGMENT, 40_001)
+    words = keyed.words(9, keyed.Purpose.AUGMENT, 40_001)
     for picture, image, i in zip(out, images, index, strict=True):
         assert np.array_equal(picture, augmented_naively(image, int(words[i])))
 

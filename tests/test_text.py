@@ -21,13 +21,15 @@ from typer.testing import CliRunner
 pytest.importorskip("transformers", reason="needs the extra narrowcast[text]")
 import transformers
 
-from narrowcast import records, runner
-from narrowcast.cli import app
-from narrowcast.config import make_config
+from narrowcast.cli.app import app
+from narrowcast.rounds import records
+from narrowcast.rounds.task import Batch
+from narrowcast.runs import run_folder, runner
+from narrowcast.runs.reading import make_config
 from narrowcast.tasks import build
-from narrowcast.tasks.batch import Batch
 from narrowcast.tasks.files import DataError
-from narrowcast.tasks.options import TaskOptions, data_cache
+from narrowcast.tasks.options import TaskOptions
+from narrowcast.tasks.places import data_cache
 from narrowcast.tasks.text import models, personachat, sst2, text_lm
 from narrowcast.tasks.text.ragged import Ragged, by_length
 from narrowcast.tasks.text.task import Classifier, LanguageModel
@@ -682,12 +684,12 @@ def test_a_tiny_run_from_the_command_resumes_and_exports(tmp_path: Path, task: s
     done = [record.metrics for record in records.read(run / "records.jsonl")]
     assert done[-1]
 
-    def stop(facts: runner.Facts, record: records.RoundRecord) -> None:
+    def stop(facts: run_folder.Facts, record: records.RoundRecord) -> None:
         if record.round == 3:
             raise KeyError("stop")
 
     with pytest.raises(KeyError):
-        runner.start(runner.load_config(run), again, stop)
+        runner.start(run_folder.load_config(run), again, stop)
     runner.resume(again)
     one, other = (runner.rebuild(folder)[1] for folder in (run, again))
     assert one.equal(other)

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from narrowcast_studies.theory import bounds, checks, dimension, programme, proposition, tables, trials
+from narrowcast_studies.theory.bounds import Constants, Steps
+from narrowcast_studies.theory.dimension import UNIFORM, basis, proportion, quantile, ratios
+from narrowcast_studies.theory.problems import Logistic, Problem, Quadratic, isotropic, power_law
 from scipy.stats import beta, binom
 from typer.testing import CliRunner
 
-from narrowcast import random
-from narrowcast.cli import app
-from narrowcast.random import Purpose
-from narrowcast.theory import bounds, checks, dimension, proposition, study, tables, trials
-from narrowcast.theory.bounds import Constants, Steps
-from narrowcast.theory.dimension import UNIFORM, basis, proportion, quantile, ratios
-from narrowcast.theory.problems import Logistic, Problem, Quadratic, isotropic, power_law
+from narrowcast.cli.app import app
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Purpose
 
 D, d = 60, 12
 CONFIDENCE = 0.95
@@ -50,7 +50,7 @@ def test_rho_of_an_isotropic_quadratic_is_a_beta_quantile(p: float) -> None:
 
 
 def test_order_statistics_cover_the_quantile_as_often_as_they_say() -> None:
-    values = random.uniforms(7, Purpose.DATA, 500 * 60).reshape(500, 60)
+    values = keyed.uniforms(7, Purpose.DATA, 500 * 60).reshape(500, 60)
     found = [quantile(row.tolist(), 0.9, 0.9) for row in values]
     for missed in (sum(q.high < 0.9 for q in found), sum(q.low > 0.9 for q in found)):
         assert binom.sf(missed - 1, 500, 0.1) > 1e-3  # no more often than one in ten
@@ -132,7 +132,7 @@ def test_the_lemma_bounds_the_mean_error_of_descent_with_noise() -> None:
     start, variance, epsilon = torch.full((5,), 2.0).double(), 0.5, 0.2
     plan = bounds.steps(Constants(float(start @ start), 1.0, variance, 1.0), epsilon)
     x = start.repeat(400, 1)
-    shocks = random.normals(3, Purpose.NORMALS, plan.count * 400 * 5).reshape(plan.count, 400, 5)
+    shocks = keyed.normals(3, Purpose.NORMALS, plan.count * 400 * 5).reshape(plan.count, 400, 5)
     for shock in shocks:
         x = x - plan.rate * (m * x + torch.from_numpy(shock).double() * math.sqrt(variance / 5))
     error = (m * x.square()).sum(1) / 2
@@ -170,7 +170,7 @@ def within(runs: list[trials.Trial], bound: float) -> float:
 
 
 def keys(count: int, seed: int) -> list[int]:
-    return [random.derive(seed, Purpose.RUN, i) for i in range(count)]
+    return [keyed.derive(seed, Purpose.RUN, i) for i in range(count)]
 
 
 def rho_at(problem: Problem, delta: float) -> float:
@@ -216,7 +216,7 @@ def test_rho_at_theta0_is_not_enough_for_theorem_3(quadratic: Quadratic) -> None
     for key in keys(30, 25):
         theta = quadratic.start
         for e in range(E):
-            Q = basis(UNIFORM, D, d, random.derive(key, Purpose.SUBSPACE, e))
+            Q = basis(UNIFORM, D, d, keyed.derive(key, Purpose.SUBSPACE, e))
             theta = theta + Q @ quadratic.restricted(theta, Q).x
         losses.append(quadratic.excess(theta) / quadratic.gap)
     bound = bounds.time_varying(rho_at(quadratic, delta), 1, 0.0, E)
@@ -267,7 +267,7 @@ def test_the_quick_command_makes_tables_and_pictures_and_never_repeats(
     assert done.exit_code == 0, done.output
     text = (tmp_path / "theory.md").read_text()
     assert "narrowcast theory --quick" in text
-    results = study.load(study.QUICK, tmp_path)
+    results = programme.load(programme.QUICK, tmp_path)
     for check in checks.checks(results):
         assert f"{check.bound:.3f}" in text
         assert check.verdict != "fails" or not check.reading
@@ -284,11 +284,11 @@ def test_the_quick_command_makes_tables_and_pictures_and_never_repeats(
 
 
 def test_a_changed_setting_is_made_again(tmp_path: Path) -> None:
-    spec = study.QUICK[0]
-    study.write(tmp_path, spec, "proposition", study.Proposition([]))
-    assert study.read(tmp_path, spec, "proposition", study.Proposition) == study.Proposition([])
-    other = study.Spec(**{**{f: getattr(spec, f) for f in spec.__struct_fields__}, "seed": 2})
-    assert study.read(tmp_path, other, "proposition", study.Proposition) is None
+    spec = programme.QUICK[0]
+    programme.write(tmp_path, spec, "proposition", programme.Proposition([]))
+    assert programme.read(tmp_path, spec, "proposition", programme.Proposition) == programme.Proposition([])
+    other = programme.Spec(**{**{f: getattr(spec, f) for f in spec.__struct_fields__}, "seed": 2})
+    assert programme.read(tmp_path, other, "proposition", programme.Proposition) is None
 
 
 def test_every_client_is_one_row_of_the_gradients(quadratic: Quadratic) -> None:

@@ -10,11 +10,11 @@ from naive.fedavg import fedavg
 from naive.runs import assert_same, rounds, trained
 from naive.signsgd import signsgd
 from naive.topk import top_k, topk
-from narrowcast.codes import indices, signs
-from narrowcast.formats import FORMATS, FormatError
-from narrowcast.largest import largest
 from narrowcast.methods import Model, method
-from narrowcast.wire import Block, WireError
+from narrowcast.numerics.largest import largest
+from narrowcast.wire.codes import indices, signs
+from narrowcast.wire.formats import FORMATS, FormatError
+from narrowcast.wire.messages import Block, WireError
 
 ETA = 0.3
 

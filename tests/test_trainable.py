@@ -13,16 +13,16 @@ from torch import nn
 from typer.testing import CliRunner
 
 import narrowcast
-from narrowcast import records, runner
-from narrowcast.cli import app
-from narrowcast.config import RunConfig
+from narrowcast.cli.app import app
+from narrowcast.rounds import records
+from narrowcast.rounds.task import Batch
+from narrowcast.runs import run_folder, runner
+from narrowcast.runs.config import RunConfig
 from narrowcast.tasks import build
-from narrowcast.tasks.base import Batch, TorchTask
-from narrowcast.tasks.convnet import convnet
-from narrowcast.tasks.mlp import mlp
+from narrowcast.tasks.nets import convnet, mlp, resnet9
 from narrowcast.tasks.options import TaskOptions
 from narrowcast.tasks.partition import iid
-from narrowcast.tasks.resnet9 import resnet9
+from narrowcast.tasks.torch_task import TorchTask
 from narrowcast.tasks.trainable import restrict
 
 FEW = ("biases", "lora")
@@ -280,7 +280,7 @@ def test_any_method_can_be_laid_over_them(tmp_path, method, trainable, parameter
     run = ["run", "digits", "--method", method, "--trainable", trainable, *SHORT, "--out", out]
     done = command(*run)
     assert done.exit_code == 0, done.output
-    facts, rows = runner.load_facts(out), records.read(out / "records.jsonl")
+    facts, rows = run_folder.load_facts(out), records.read(out / "records.jsonl")
     assert facts.parameters == parameters
     assert facts.label.endswith("biases" if trainable == "biases" else "lora r=4")
     if method == "uncompressed":

@@ -23,13 +23,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast import exchange, wire
-from narrowcast.exchange import Round
-from narrowcast.flat import Layout
-from narrowcast.formats import FORMATS, by_name
 from narrowcast.methods import METHODS, RoundInfo, method
 from narrowcast.methods.base import DENSE, LOG
-from narrowcast.wire import MAX_BLOCKS, Block, Message, WireError, blocks_size, decode, encode, u32
+from narrowcast.numerics.flat import Layout
+from narrowcast.rounds import exchange
+from narrowcast.rounds.exchange import Round
+from narrowcast.wire import messages as wire
+from narrowcast.wire.formats import FORMATS, by_name
+from narrowcast.wire.messages import MAX_BLOCKS, Block, Message, WireError, blocks_size, decode, encode, u32
 
 NAMES = [codec.name for codec in FORMATS]
 law = settings(deadline=None, max_examples=100)

@@ -1,3 +1,3 @@
-from narrowcast.cli import app
+from narrowcast.cli.app import app
 
 app()

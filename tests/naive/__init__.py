@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from narrowcast.tasks.base import TorchTask, cross_entropy
 from narrowcast.tasks.init import initialise
 from narrowcast.tasks.partition import Partition
+from narrowcast.tasks.torch_task import TorchTask, cross_entropy
 
 FEATURES, CLASSES = 10, 3
 MODULES = {

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from narrowcast.random import philox
+from narrowcast.numerics.keyed import philox
 
 
 def directions(key, D, K):

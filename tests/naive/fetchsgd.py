@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from narrowcast.random import philox
+from narrowcast.numerics.keyed import philox
 
 
 def cells(key, rows, columns):

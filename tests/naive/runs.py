@@ -3,10 +3,10 @@
 import numpy as np
 
 from naive import toy
-from narrowcast.plan import Plan
-from narrowcast.random import Purpose, derive
-from narrowcast.sampling import Cohorts
-from narrowcast.simulate import Simulation
+from narrowcast.numerics.keyed import Purpose, derive
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.sampling import Cohorts
+from narrowcast.rounds.simulator import Simulation
 
 E, N, W, KEY = 4, 12, 5, 11  # the last round of an epoch has two clients
 

@@ -1,1 +1,1 @@
-"""What the tasks read: what it is, where it is, and how package registries' tools fetch it."""
+"""What tasks read, and how to get it: `narrowcast data`."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from narrowcast.data import convert, folders, registries
 from narrowcast.data.sources import Package, Source
 from narrowcast.data.unpack import digest, unpack
-from narrowcast.report.units import format_bytes
 from narrowcast.tasks.files import DataError
+from narrowcast.units import format_bytes
 
 Say = Callable[[str], None]
 

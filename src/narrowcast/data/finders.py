@@ -32,7 +32,7 @@ def in_roots(name: str, *needed: str) -> Finder:
     """root/NAME with the needed files: a model by name, and one of the texts that text-lm could train on."""
 
     def find(root: Path | None) -> Path | None:
-        from narrowcast.tasks.options import data_roots
+        from narrowcast.tasks.places import data_roots
 
         places = [place / name for place in (data_roots() if root is None else [root])]
         return next((p for p in places if all((p / file).exists() for file in needed)), None)

@@ -10,7 +10,7 @@ from rich.text import Text
 from narrowcast.data import folders
 from narrowcast.data.registries import REGISTRIES
 from narrowcast.data.sources import SOURCES, Source
-from narrowcast.report.units import format_bytes
+from narrowcast.units import format_bytes
 
 
 class Row(NamedTuple):

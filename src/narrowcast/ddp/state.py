@@ -12,10 +12,10 @@ import xxhash
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from narrowcast.flat import Layout, all_finite
 from narrowcast.methods.intrinsic import Intrinsic
-from narrowcast.random import Key
-from narrowcast.subspaces import Subspace
+from narrowcast.numerics.flat import Layout, all_finite
+from narrowcast.numerics.keyed import Key
+from narrowcast.subspaces.base import Subspace
 
 ORTHOGONAL_COLUMNS = ("rotation", "grouping")  # kinds for which v - (d/D) A A^T v is never longer than v
 FORMAT = 1  # of `state_dict`
@@ -103,7 +103,7 @@ class IntrinsicState:
         """A of the present step."""
         t = self.step - self.warmup
         stage = t // self.refresh if self.refresh else 0
-        return self.method.subspace(self.D, stage, t % self.method.subspaces)
+        return self.method.matrix(self.D, stage, t % self.method.subspaces)
 
     def reduce(self, g: Tensor, mean: Callable[[Tensor], Tensor]) -> None:
         """g_w (D,) -> (d/D) A mean_w(A^T (g_w + e_w)), in place; e_w becomes what this worker did not send.
@@ -130,7 +130,7 @@ class IntrinsicState:
             "subspaces": m.subspaces,
             "refresh": self.refresh,
             "warmup": self.warmup,
-            "kind": m.kind,
+            "kind": m.subspace,
             "unbiased": m.unbiased,
             "layout": xxhash.xxh3_64_intdigest(repr(self.layout).encode()),
         }

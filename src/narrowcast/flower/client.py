@@ -9,13 +9,13 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from narrowcast.config import RunConfig
 from narrowcast.flower import shelf
 from narrowcast.flower.messages import Ask, Order, pack, unpack
 from narrowcast.flower.node import Hosted, Node
 from narrowcast.flower.settings import run_settings
-from narrowcast.tasks import build as build_task
-from narrowcast.tasks.base import Task
+from narrowcast.rounds.task import Task
+from narrowcast.runs.config import RunConfig
+from narrowcast.tasks.table import build as build_task
 
 Build = Callable[[Context], Task | Hosted]
 

@@ -11,13 +11,15 @@ from pathlib import Path
 import tomli_w
 from rich.console import Console
 
-from narrowcast import records, runner
+from narrowcast.errors import Interrupted
 from narrowcast.flower.local_fleet import LocalFleet
 from narrowcast.flower.proxy import CountingProxy
 from narrowcast.flower.security import certify, make_key
-from narrowcast.interrupts import interrupts
-from narrowcast.progress import RunProgress, prepare_kernels
-from narrowcast.runner import Interrupted
+from narrowcast.rounds import records
+from narrowcast.runs import run_folder
+from narrowcast.runs.compiling import prepare_kernels
+from narrowcast.runs.interrupts import interrupts
+from narrowcast.runs.progress import RunProgress
 
 CLIENTS = 10  # logical clients a node: they share its message, and so the engine's fixed cost
 RATES = {"uncompressed": 0.3, "fedavg": 0.2, "fedprox": 0.2}
@@ -100,14 +102,14 @@ def show(
             while True:
                 ended = run.poll() is not None
                 for record in _records(folder / "run")[seen:]:
-                    progress(runner.load_facts(folder / "run"), record)
+                    progress(run_folder.load_facts(folder / "run"), record)
                     seen += 1
-                if ended or runner.finished(folder / "run"):
+                if ended or run_folder.finished(folder / "run"):
                     break
                 if stop.is_set():
                     raise Interrupted("stopped: every process of the demo has been ended")
                 time.sleep(0.3)
-        if not runner.finished(folder / "run"):
+        if not run_folder.finished(folder / "run"):
             raise RuntimeError(f"the run failed: see {folder}/run.log\n{fleet.log('run')[-1500:]}")
         wire = proxy.up, proxy.down
     done = _records(folder / "run")
@@ -119,4 +121,4 @@ def show(
 
 def _records(folder: Path) -> list[records.RoundRecord]:
     path = folder / "records.jsonl"
-    return records.read(path) if path.is_file() and runner.is_run(folder) else []
+    return records.read(path) if path.is_file() and run_folder.is_run(folder) else []

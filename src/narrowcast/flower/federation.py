@@ -18,19 +18,21 @@ import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from narrowcast import exchange, flat, random, wire
-from narrowcast.exchange import Round
 from narrowcast.flower.fleet import Fleet, log
 from narrowcast.flower.messages import Answer, Have, Order, Upload, pack, unpack
 from narrowcast.flower.settings import FleetSettings
-from narrowcast.formats import FormatError
 from narrowcast.methods.base import Accumulator, Method
-from narrowcast.plan import Plan
-from narrowcast.random import Purpose
-from narrowcast.records import RoundRecord
-from narrowcast.tasks.base import Task
-from narrowcast.training import Training
-from narrowcast.wire import WireError
+from narrowcast.numerics import flat, keyed
+from narrowcast.numerics.keyed import Purpose
+from narrowcast.rounds import exchange
+from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.rounds.task import Task
+from narrowcast.rounds.training import Training
+from narrowcast.wire import messages as wire
+from narrowcast.wire.formats import FormatError
+from narrowcast.wire.messages import WireError
 
 
 @dataclass
@@ -91,8 +93,8 @@ class Federation(Training):
         """This round's clients: of the roster, or of whoever is present."""
         present = self.fleet.clients
         if self.plan.sampling == "uniform":
-            key = random.derive(self.plan.key, Purpose.SAMPLE, round.number)
-            drawn = random.permuted(key, len(present), 0, min(self.plan.cohort, len(present)))
+            key = keyed.derive(self.plan.key, Purpose.SAMPLE, round.number)
+            drawn = keyed.permuted(key, len(present), 0, min(self.plan.cohort, len(present)))
             return [present[i] for i in drawn.tolist()]
         asked = self.cohorts.come(round.number).tolist()
         absent = [client for client in asked if client not in self.fleet.host]

@@ -17,7 +17,7 @@ import msgspec
 from flwr.app import ConfigRecord, RecordDict
 from msgspec import Meta
 
-from narrowcast.wire import Bytes8, WireError
+from narrowcast.wire.messages import Bytes8, WireError
 
 RECORD = "narrowcast"  # the record of a message; those that follow are narrowcast.1, narrowcast.2, ...
 FIELD = "data"

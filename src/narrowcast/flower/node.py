@@ -14,17 +14,19 @@ import msgspec
 import torch
 from torch import Tensor
 
-from narrowcast import exchange, flat, store, wire
-from narrowcast.config import RunConfig
-from narrowcast.exchange import Round
 from narrowcast.flower.messages import Answer, Have, Here, Order, Upload
 from narrowcast.flower.shelf import Shelf
-from narrowcast.formats import FormatError
-from narrowcast.local import client_updates
 from narrowcast.methods.base import Model, Private
-from narrowcast.tasks.base import Task
-from narrowcast.training import augment_key, claim, local_work
-from narrowcast.wire import WireError
+from narrowcast.numerics import flat
+from narrowcast.rounds import exchange, store
+from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.local import client_updates
+from narrowcast.rounds.task import Task
+from narrowcast.rounds.training import augment_key, claim, local_work
+from narrowcast.runs.config import RunConfig
+from narrowcast.wire import messages as wire
+from narrowcast.wire.formats import FormatError
+from narrowcast.wire.messages import WireError
 
 GENERATIONS = 3  # of a client's private state: the server may go back to a checkpoint of two rounds ago
 

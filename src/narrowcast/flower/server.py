@@ -9,15 +9,17 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from narrowcast import runner
-from narrowcast.config import ConfigError, RunConfig
+from narrowcast.errors import ConfigError
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.fleet import log
 from narrowcast.flower.settings import FleetSettings, fleet_settings, run_settings
-from narrowcast.records import RoundRecord
-from narrowcast.report.units import format_bytes
-from narrowcast.runner import Driver, Facts
-from narrowcast.tasks.base import Task
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.rounds.task import Task
+from narrowcast.runs import run_folder, runner
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.run_folder import Facts
+from narrowcast.runs.runner import Driver
+from narrowcast.units import format_bytes
 
 
 def server_app(build: Callable[[Context], Task] | None = None) -> ServerApp:
@@ -46,9 +48,9 @@ def begin_or_resume(config: RunConfig, fleet: FleetSettings, driver: Driver, tas
     """The folder of the finished run."""
     folder = Path(fleet.folder)
     progress = _Progress()
-    if not runner.is_run(folder):
+    if not run_folder.is_run(folder):
         return runner.start(config, folder, progress, force=True, task=task, driver=driver)
-    if not config.agrees_with(runner.load_config(folder)):
+    if not config.agrees_with(run_folder.load_config(folder)):
         raise ConfigError(
             f"{folder} holds a run with other settings: choose another narrowcast.folder, or remove it"
         )

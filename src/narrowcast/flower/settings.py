@@ -14,7 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from narrowcast.config import ConfigError, RunConfig, make_config
+from narrowcast.errors import ConfigError
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.reading import make_config
 
 PREFIX = "narrowcast."
 

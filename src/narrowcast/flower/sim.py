@@ -18,15 +18,16 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from narrowcast import runner
-from narrowcast.config import ConfigError, RunConfig
+from narrowcast.errors import ConfigError, Interrupted
 from narrowcast.flower.client import client_app
 from narrowcast.flower.server import driver
 from narrowcast.flower.settings import FleetSettings
-from narrowcast.interrupts import interrupts
-from narrowcast.kernels import pool
-from narrowcast.runner import OnRecord
-from narrowcast.tasks import build
+from narrowcast.numerics import pool
+from narrowcast.runs import run_folder, runner
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.interrupts import interrupts
+from narrowcast.runs.runner import OnRecord
+from narrowcast.tasks.table import build
 
 TIMEOUT = 3600.0  # seconds: of a round of virtual clients, who neither sleep nor leave
 
@@ -62,8 +63,8 @@ def run(config: RunConfig, folder: Path, on_record: OnRecord | None, *, force: b
             ended.set()
     if failed:
         raise failed[0]
-    if not runner.finished(folder):
-        raise runner.Interrupted("stopped")
+    if not run_folder.finished(folder):
+        raise Interrupted("stopped")
 
 
 def _end_with(grid: Any, ended: threading.Event) -> None:

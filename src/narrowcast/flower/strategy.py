@@ -19,13 +19,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
-from narrowcast import exchange, wire
-from narrowcast.config import make_config
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.fleet import log
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.flower.tasks import ModelTask
-from narrowcast.records import RoundRecord
+from narrowcast.rounds import exchange
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.runs.reading import make_config
+from narrowcast.wire import messages as wire
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 

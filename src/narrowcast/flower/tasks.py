@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from narrowcast.tasks.batch import Batch
+from narrowcast.rounds.task import Batch
 from narrowcast.tasks.module import ModuleTask
 
 BatchLoss = Callable[[nn.Module, Any], Tensor]  # (model, what the loader yields) -> the batch's mean loss

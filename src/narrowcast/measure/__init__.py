@@ -1,7 +1,5 @@
 """How small can d be? The smallest d whose training reaches a share of the uncompressed metric."""
 
-from narrowcast.measure.library import intrinsic_dimension
-from narrowcast.measure.results import Measured
-from narrowcast.measure.search import Found, Interval, interval, search
+import lazy_loader
 
-__all__ = ["Found", "Interval", "Measured", "interval", "intrinsic_dimension", "search"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,19 +6,15 @@ bytes are those of the planner.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from narrowcast.config import RunConfig
-from narrowcast.methods import method
-from narrowcast.planner import shape_of
-from narrowcast.sampling import Cohorts
-
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)B?")
-_UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+from narrowcast.methods.sizes import shape_of
+from narrowcast.methods.table import method
+from narrowcast.rounds.sampling import Cohorts
+from narrowcast.runs.config import RunConfig
 
 
 class Candidate(NamedTuple):
@@ -52,15 +48,6 @@ class Traffic(NamedTuple):
 
     uploads: float
     downloads: list[float]  # entry m: those while it lacks m finished stages
-
-
-def parse_bytes(text: str) -> int:
-    """ "2MB", "500kB", "1.5G" -> bytes, decimal units."""
-    found = _BYTES.fullmatch(text.strip())
-    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 1 <= value <= 10**18:
-        raise ValueError(f"expected bytes such as 2MB, 500kB or 1.5GB, got {text!r}")
-    return int(value)
 
 
 def variants(per_epoch: int, rounds: int) -> list[Candidate]:

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from narrowcast import schedules
-from narrowcast.measure import rules, study
+from narrowcast.measure import probing, rules
+from narrowcast.measure.probing import Say, Spec
 from narrowcast.measure.results import Measured
-from narrowcast.measure.study import Say, Spec
 from narrowcast.measure.trainers import InMemory
-from narrowcast.plan import Plan
-from narrowcast.tasks.base import Examples, Loss, Metrics, TorchTask, accuracy, cross_entropy
-from narrowcast.tasks.partition import IndexArray, iid
+from narrowcast.rounds import schedules
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.task import IndexArray
+from narrowcast.tasks.partition import iid
+from narrowcast.tasks.torch_task import Examples, Loss, Metrics, TorchTask, accuracy, cross_entropy
 
 
 def intrinsic_dimension(
@@ -91,8 +92,8 @@ def intrinsic_dimension(
     )
     trainer = InMemory(task, plan, options)
     try:
-        found = study.conduct(trainer, spec, say)
+        found = probing.conduct(trainer, spec, say)
     finally:
         with torch.no_grad():
             task.buffer().copy_(task.theta0())
-    return study.measured(trainer.about(), spec, found, task.name, options)
+    return probing.measured(trainer.about(), spec, found, task.name, options)

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from narrowcast.measure.results import Measured
-from narrowcast.report.style import FAMILY
+from narrowcast.runs.style import FAMILY
 
 MARKERS = "os^Dv<>pPX"
 

@@ -11,7 +11,7 @@ import msgspec
 
 from narrowcast.files import write_atomically
 from narrowcast.measure import rules
-from narrowcast.measure.search import Interval, interval
+from narrowcast.measure.searching import Interval, interval
 
 
 class Trained(msgspec.Struct, frozen=True):

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from narrowcast import flags
-from narrowcast.config import RunConfig
 from narrowcast.measure import rules
 from narrowcast.measure.candidates import Candidate, Traffic, bytes_of, largest, traffic, variants
-from narrowcast.measure.study import UNCOMPRESSED, Say, Trial
+from narrowcast.measure.probing import UNCOMPRESSED, Say, Trial
 from narrowcast.measure.trainers import InFolders, Watch
-from narrowcast.methods import method
-from narrowcast.report.summary import summarise
-from narrowcast.report.units import format_bytes
-from narrowcast.simulate import Simulation
-from narrowcast.study import folder_of
-from narrowcast.tasks import build
+from narrowcast.methods.table import method
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.runs import words
+from narrowcast.runs.attempts import folder_of
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.summary import summarise
+from narrowcast.tasks.table import build
+from narrowcast.units import format_bytes
 
 RATES = 3
 
@@ -149,4 +149,4 @@ def _size(c: Candidate, D: int, visits: Traffic, config: RunConfig, d: int) -> f
 def command_of(config: RunConfig, o: Option) -> str:
     """The run to start, as one would type it."""
     update = {**o.candidate.settings(), "dim": o.d, "lr": o.rate}
-    return shlex.join(["narrowcast", "run", *flags.arguments(config.model_copy(update=update))])
+    return shlex.join(["narrowcast", "run", *words.arguments(config.model_copy(update=update))])

@@ -6,8 +6,8 @@ from rich.table import Table
 
 from narrowcast.measure.suggest import Option, Suggested
 from narrowcast.measure.tables import Grid, as_markdown
-from narrowcast.report.table import plain_table
-from narrowcast.report.units import format_bytes
+from narrowcast.tables import plain_table
+from narrowcast.units import format_bytes
 
 
 def grid(s: Suggested) -> Grid:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from narrowcast.measure import rules
 from narrowcast.measure.results import Measured, Probe, Seed
-from narrowcast.report.table import markdown_table, plain_table
+from narrowcast.tables import markdown_table, plain_table
 
 
 class Grid(NamedTuple):

@@ -7,20 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from narrowcast import compare, random, records, runner
-from narrowcast.config import RunConfig
+from narrowcast.errors import Diverged
 from narrowcast.measure import rules
+from narrowcast.measure.probing import UNCOMPRESSED, About, Trial
 from narrowcast.measure.results import Trained
-from narrowcast.measure.study import UNCOMPRESSED, About, Trial
-from narrowcast.methods import Diverged, method
-from narrowcast.plan import Plan
-from narrowcast.random import Purpose
-from narrowcast.records import RoundRecord
-from narrowcast.runner import Facts
-from narrowcast.simulate import Simulation
-from narrowcast.study import folder_of
-from narrowcast.tasks import build
-from narrowcast.tasks.base import Task
+from narrowcast.methods.table import method
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Purpose
+from narrowcast.rounds import records
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.rounds.task import Task
+from narrowcast.runs import attempts, run_folder, runner
+from narrowcast.runs.attempts import folder_of
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.run_folder import Facts
+from narrowcast.tasks.table import build
 
 Watch = Callable[[Trial, int, int, dict[str, float]], None]  # (trial, rounds done, of, metrics)
 
@@ -74,12 +77,12 @@ class InFolders:
                 self._watch(trial, record.round + 1, facts.rounds, record.metrics)
 
         def run(config: RunConfig, folder: Path) -> None:
-            if compare.begun(folder):
+            if attempts.begun(folder):
                 runner.resume(folder, watch, lambda: decided)
             else:
                 runner.start(config, folder, watch, force=True, until=lambda: decided)
 
-        compare.attempt(config, folder, run)
+        attempts.attempt(config, folder, run)
         made = self._read(folder, target)
         if made is None:
             raise RuntimeError(f"{folder} has no verdict although its run is over: remove it and run again")
@@ -87,12 +90,12 @@ class InFolders:
 
     def _read(self, folder: Path, target: float | None) -> Trained | None:
         """What became of a run, from its folder; None: it is to be begun, or gone on with."""
-        if not compare.begun(folder) or not (folder / "records.jsonl").is_file():
+        if not attempts.begun(folder) or not (folder / "records.jsonl").is_file():
             return None
-        facts = runner.load_facts(folder)
+        facts = run_folder.load_facts(folder)
         curve = [*records.curve(records.read(folder / "records.jsonl"), facts.metric).items()]
         curve, how = cut(curve, facts.rounds, target, facts.higher_is_better)
-        ended = compare.outcome(folder)
+        ended = attempts.outcome(folder)
         if how is None and ended is None:
             return None
         return Trained(curve, facts.rounds, diverged=how is None and ended == "diverged")
@@ -114,7 +117,7 @@ class InMemory:
 
     def train(self, trial: Trial, target: float | None) -> Trained:
         about = self._about
-        key = random.derive(trial.seed, Purpose.RUN)
+        key = keyed.derive(trial.seed, Purpose.RUN)
         dim = {} if trial.d is None else {"dim": trial.d}
         made = method(trial.method, key=key, clients=len(self.task.clients), **dim, **self.options)
         simulation = Simulation(self.task, made, replace(self.plan, lr=trial.rate, key=key))

@@ -1,7 +1,7 @@
 """What a method is: how the server's model reaches a client, and how a client's update reaches the server.
 
 A method object is immutable settings; the server's state, a client's model, its private state and the
-accumulator of a round are values passed in and out. Drivers (the simulator, Flower, torch DDP) call these
+accumulator of a round are values passed in and out. Drivers (the simulator, Flower) call these
 functions and nothing else, and none of them knows which method it drives.
 """
 
@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from narrowcast import random
-from narrowcast.flat import Layout, all_finite
-from narrowcast.random import Key
-from narrowcast.wire import Block, Payload, WireError
+from narrowcast.errors import Diverged
+from narrowcast.numerics import keyed
+from narrowcast.numerics.flat import Layout, all_finite
+from narrowcast.numerics.keyed import Key
+from narrowcast.wire.messages import Block, Payload, WireError
 
 MAX_NUMBER = 1e18  # of an upload: far from any gradient, and sums of it far from overflow
 MAX_WEIGHT = 10_000.0  # one client's say in a round, whatever it claims
@@ -28,10 +29,6 @@ UPDATE = 0  # the kind of an upload
 Private = dict[str, Tensor]  # what one client alone keeps: vectors of float32, see `store.ClientStore`
 Where = int | tuple[int, Tensor]  # a row of an accumulator, or places in a row
 LOG, DENSE = 0, 1  # kinds of download: what the client lacks, or the whole model
-
-
-class Diverged(ArithmeticError):
-    """The loss or the sum of a round is not finite any more."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ class Method(ABC, Generic[S]):
         return False
 
     @property
-    def directions(self) -> Directions | None:
+    def probes(self) -> Directions | None:
         """Where a client probes its loss instead of taking a gradient; `v` is then the slopes it found."""
         return None
 
@@ -190,7 +187,7 @@ class Method(ABC, Generic[S]):
 
 def own_route(key: Key) -> int:
     """The route of a method that gives every client a way of its own: 32 bits of its key."""
-    return random.below(key, 1 << 32)
+    return keyed.below(key, 1 << 32)
 
 
 def capped(weight: float) -> float:

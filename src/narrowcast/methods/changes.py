@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from narrowcast import wire
-from narrowcast.codes import sparse
-from narrowcast.flat import Layout
 from narrowcast.methods.base import DENSE, LOG, Accumulator, Method, Model, RoundInfo, Server, finite, mean
-from narrowcast.server_optim import SGD, Optimiser, State
-from narrowcast.wire import Payload, WireError
+from narrowcast.methods.optimisers import SGD, Optimiser, State
+from narrowcast.numerics.flat import Layout
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import sparse
+from narrowcast.wire.messages import Payload, WireError
 
 
 @dataclass(frozen=True)

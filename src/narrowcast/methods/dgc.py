@@ -13,14 +13,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast import formats, wire
-from narrowcast.codes import sparse
-from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, Where
 from narrowcast.methods.changes import Changes, ChangesServer
+from narrowcast.methods.entry import About, Entry
 from narrowcast.methods.topk import check_k, count, sparse_terms
-from narrowcast.random import Key
-from narrowcast.wire import Payload, WireError
+from narrowcast.numerics.keyed import Key
+from narrowcast.wire import formats
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import sparse
+from narrowcast.wire.messages import Payload, WireError
 
 ABOUT = About(
     up="k values and their positions; more while warming up",
@@ -108,3 +109,6 @@ def warming(k: int, start: int, warmup: int, version: int) -> int:
     t = c.divide(Decimal(version), Decimal(warmup))
     power = c.add(first, c.multiply(c.subtract(last, first), t))
     return int(c.to_integral_value(c.exp(power)))
+
+
+ENTRY = Entry(DGC, ABOUT)

@@ -14,15 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from narrowcast import random, wire
-from narrowcast.codes import signs
-from narrowcast.hadamard import fwht_
-from narrowcast.kernels import flips, pool
-from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, Where, blocks, own_route
+from narrowcast.methods.entry import About, Entry
 from narrowcast.methods.uncompressed import Uncompressed
-from narrowcast.random import Key, Purpose
-from narrowcast.wire import Payload, WireError
+from narrowcast.numerics import keyed, pool
+from narrowcast.numerics.hadamard import fwht_
+from narrowcast.numerics.kernels import flips
+from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import signs
+from narrowcast.wire.messages import Payload, WireError
 
 LARGEST = 1 << 16  # of the blocks that are rotated: the transform stays in the cache
 SMALLEST = 1 << 5  # what is left is sent whole: signs of a few numbers cannot be unbiased
@@ -93,9 +94,9 @@ class Drive(Uncompressed):
 
     def _flipped(self, x: NDArray[np.float32], route: int) -> NDArray[np.float32]:
         """B x: random signs, their own inverse."""
-        key = random.derive(self.key, Purpose.SUBSPACE, route)
+        key = keyed.derive(self.key, Purpose.SUBSPACE, route)
         out = np.empty_like(x)
-        pool.run(flips.flip_signs, -(-x.size // 128), out, x, *random.split(key), grain=1024)
+        pool.run(flips.flip_signs, -(-x.size // 128), out, x, *keyed.split(key), grain=1024)
         return out
 
 
@@ -112,3 +113,6 @@ def _scale(x: Tensor, y: Tensor) -> float:
     """S = |x|^2 / |R x|_1 where y = sqrt(n) R x, and 0 for nothing."""
     size = float(torch.linalg.vector_norm(y, 1)) / math.sqrt(len(y))
     return float(torch.linalg.vector_norm(x)) ** 2 / size if size else 0.0
+
+
+ENTRY = Entry(Drive, ABOUT)

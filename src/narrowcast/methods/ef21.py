@@ -11,15 +11,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast import formats, wire
-from narrowcast.codes import sparse
-from narrowcast.flat import Layout
-from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, RoundInfo, Where, finite, mean
+from narrowcast.methods.entry import About, Entry
 from narrowcast.methods.topk import check_k, count, sparse_terms
 from narrowcast.methods.uncompressed import DenseServer, Uncompressed
-from narrowcast.random import Key
-from narrowcast.wire import Payload
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.keyed import Key
+from narrowcast.wire import formats
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import sparse
+from narrowcast.wire.messages import Payload
 
 ABOUT = About(
     up="k values and their positions",
@@ -104,3 +105,6 @@ class EF21(Uncompressed):
 
     def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> DenseServer:
         return EF21Server(**state)
+
+
+ENTRY = Entry(EF21, ABOUT)

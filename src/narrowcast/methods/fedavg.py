@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from narrowcast.methods.about import About
+from narrowcast.methods.entry import About, Entry
 from narrowcast.methods.uncompressed import Uncompressed
 
 ABOUT = About(
@@ -30,3 +30,6 @@ It saves bytes by needing fewer rounds. Clients of one class walk apart, and mor
 class FedAvg(Uncompressed):
     name: ClassVar[str] = "fedavg"
     local_steps: ClassVar[int] = 5
+
+
+ENTRY = Entry(FedAvg, ABOUT)

@@ -12,17 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from narrowcast import random, wire
-from narrowcast.flat import Layout
-from narrowcast.kernels import pool
-from narrowcast.kernels import seeds as kernels
-from narrowcast.methods.about import About
+from narrowcast.errors import Diverged
 from narrowcast.methods.base import (
     LOG,
     MAX_NUMBER,
     Accumulator,
     Directions,
-    Diverged,
     Method,
     Model,
     Private,
@@ -32,10 +27,15 @@ from narrowcast.methods.base import (
     mean,
     only_block,
     own_route,
-)  # fmt: skip
-from narrowcast.random import Key, Purpose
-from narrowcast.server_optim import SGD, Optimiser, State
-from narrowcast.wire import Payload, WireError
+)
+from narrowcast.methods.entry import About, Entry
+from narrowcast.methods.optimisers import SGD, Optimiser, State
+from narrowcast.numerics import keyed, pool
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.kernels import seeds as kernels
+from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import Payload, WireError
 
 ABOUT = About(
     up="n slopes, one a local step",
@@ -64,7 +64,7 @@ training gave 0.99.
 """,
 )
 MAX_STEPS = 1024  # slopes in an upload
-MAX_SEEDS = 1 << 16
+MAX_DIRECTIONS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Seeds:
         return [self._at(route, step) for step in range(steps)]
 
     def _at(self, route: int, step: int) -> int:
-        return random.below(random.derive(route, Purpose.SUBSPACE, step), self.count)
+        return keyed.below(keyed.derive(route, Purpose.SUBSPACE, step), self.count)
 
     def add(self, theta: Tensor, key: Key, step: int, scale: float) -> None:
         """theta += scale z_j in place, j the direction of this step of the client with this key."""
@@ -88,14 +88,14 @@ class Seeds:
         strips = -(-theta.numel() // kernels.STRIP)
         with np.errstate(over="ignore"):  # the loss will show it
             s = np.float32(scale)
-        pool.run(kernels.add_strips, strips, theta.numpy(), j, s, *random.split(self.key), grain=64)
+        pool.run(kernels.add_strips, strips, theta.numpy(), j, s, *keyed.split(self.key), grain=64)
 
     def expand(self, base: Tensor, s: Tensor, out: Tensor | None = None) -> Tensor:
         """base + sum_j s_j z_j, (D,), (K,) -> (D,): summed in the order of j, for any number of threads."""
         out = torch.empty_like(base) if out is None else out
         used = np.flatnonzero(s.numpy())  # directions nobody has probed yet cost nothing
         strips = -(-base.numel() // kernels.STRIP)
-        words = random.split(self.key)
+        words = keyed.split(self.key)
         pool.run(kernels.expand_strips, strips, out.numpy(), base.numpy(), used, s.numpy()[used], *words)
         return out
 
@@ -113,13 +113,13 @@ class FedKSeed(Method[SeedsServer]):
     name: ClassVar[str] = "fedkseed"
     local_steps: ClassVar[int] = 4  # more cost no bytes to speak of, but two forward passes each
     key: Key = 0
-    seeds: int = 1024
+    directions: int = 1024
     epsilon: float = 1e-3
     optimiser: Optimiser = field(default_factory=SGD)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.seeds <= MAX_SEEDS:
-            raise ValueError(f"need 1 <= seeds <= {MAX_SEEDS}, got {self.seeds}")
+        if not 1 <= self.directions <= MAX_DIRECTIONS:
+            raise ValueError(f"need 1 <= directions <= {MAX_DIRECTIONS}, got {self.directions}")
         if not 0 < self.epsilon <= 1:
             raise ValueError(f"epsilon must be positive and at most 1, got {self.epsilon}")
 
@@ -128,19 +128,19 @@ class FedKSeed(Method[SeedsServer]):
         return False  # every client has directions of its own
 
     @property
-    def directions(self) -> Directions:
+    def probes(self) -> Directions:
         return self._seeds
 
     @property
     def _seeds(self) -> Seeds:
-        return Seeds(random.derive(self.key, Purpose.SUBSPACE), self.seeds, self.epsilon)
+        return Seeds(keyed.derive(self.key, Purpose.SUBSPACE), self.directions, self.epsilon)
 
     @property
     def setting(self) -> str:
-        return f"K={self.seeds}"
+        return f"K={self.directions}"
 
     def server(self, theta0: Tensor, layout: Layout) -> SeedsServer:
-        s = torch.zeros(self.seeds)
+        s = torch.zeros(self.directions)
         return SeedsServer(0, theta0, s, self.optimiser.init(s))
 
     def theta(self, server: SeedsServer, out: Tensor | None = None) -> Tensor:
@@ -157,9 +157,10 @@ class FedKSeed(Method[SeedsServer]):
     ) -> tuple[Model, Tensor]:
         if down.kind != LOG or len(down.blocks) != 1:
             raise WireError(
-                f"expected {self.seeds} numbers in one block, got kind {down.kind}, {len(down.blocks)} blocks"
+                f"expected {self.directions} numbers in one block, got kind {down.kind}, "
+                f"{len(down.blocks)} blocks"
             )
-        s = down.blocks[0].numbers(self.seeds)
+        s = down.blocks[0].numbers(self.directions)
         return replace(model, version=version), self._seeds.expand(model.base, s, out)
 
     def route(self, key: Key) -> int:
@@ -173,7 +174,7 @@ class FedKSeed(Method[SeedsServer]):
         return private, wire.payload([wire.block(v)], route=self.route(key))
 
     def zero(self, server: SeedsServer) -> Accumulator:
-        return Accumulator(torch.zeros(1, self.seeds))
+        return Accumulator(torch.zeros(1, self.directions))
 
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         """The mean of the client's slopes, each at its direction: it has one say, however many it sends."""
@@ -183,7 +184,7 @@ class FedKSeed(Method[SeedsServer]):
             raise WireError(f"expected 1 to {MAX_STEPS} slopes as f32, got {len(block.data)} bytes")
         slopes = block.numbers(steps)
         where = torch.tensor(self._seeds.of(wire.number(up.route), steps))
-        return 0, torch.zeros(self.seeds).index_add_(0, where, slopes / steps)
+        return 0, torch.zeros(self.directions).index_add_(0, where, slopes / steps)
 
     def step(self, server: SeedsServer, acc: Accumulator, round: RoundInfo) -> SeedsServer:
         if acc.weight == 0:
@@ -199,3 +200,6 @@ class FedKSeed(Method[SeedsServer]):
 
     def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> SeedsServer:
         return SeedsServer(state["version"], theta0, state["s"], state["optimiser"])
+
+
+ENTRY = Entry(FedKSeed, ABOUT)

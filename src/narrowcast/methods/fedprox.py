@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from narrowcast.methods.about import About
+from narrowcast.methods.entry import About, Entry
 from narrowcast.methods.fedavg import FedAvg
 
 ABOUT = About(
@@ -27,3 +27,6 @@ mu, and can be given to any method whose clients take several steps.
 class FedProx(FedAvg):
     name: ClassVar[str] = "fedprox"
     prox: ClassVar[float] = 0.1
+
+
+ENTRY = Entry(FedProx, ABOUT)

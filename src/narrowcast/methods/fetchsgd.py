@@ -12,9 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast import formats, random, wire
-from narrowcast.largest import largest
-from narrowcast.methods.about import About
 from narrowcast.methods.base import (
     Accumulator,
     Model,
@@ -26,11 +23,16 @@ from narrowcast.methods.base import (
     only_block,
 )
 from narrowcast.methods.changes import Changes, ChangesServer
+from narrowcast.methods.entry import About, Entry
+from narrowcast.methods.optimisers import State
 from narrowcast.methods.topk import check_k, count
-from narrowcast.random import Key, Purpose
-from narrowcast.server_optim import State
-from narrowcast.sketch import MAX_COLUMNS, MAX_ROWS, CountSketch
-from narrowcast.wire import Payload
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.numerics.largest import largest
+from narrowcast.numerics.sketch import MAX_COLUMNS, MAX_ROWS, CountSketch
+from narrowcast.wire import formats
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import Payload
 
 ABOUT = About(
     up="r c numbers: a sketch",
@@ -67,8 +69,8 @@ class FetchSGD(Changes):
     name: ClassVar[str] = "fetchsgd"
     key: Key = 0
     k: int | None = None
-    rows: int = 5
-    columns: int | None = None
+    sketch_rows: int = 5
+    sketch_columns: int | None = None
     momentum: float = 0.9
     uplink: str = "f32"
     printed: bool = False
@@ -76,10 +78,10 @@ class FetchSGD(Changes):
     def __post_init__(self) -> None:
         check_k(self.k)
         formats.by_name(self.uplink)
-        if not 1 <= self.rows <= MAX_ROWS or not 1 <= (self.columns or 1) <= MAX_COLUMNS:
+        if not 1 <= self.sketch_rows <= MAX_ROWS or not 1 <= (self.sketch_columns or 1) <= MAX_COLUMNS:
             raise ValueError(
                 f"a sketch has 1 to {MAX_ROWS} rows and 1 to {MAX_COLUMNS} columns, "
-                f"got {self.rows} and {self.columns}"
+                f"got {self.sketch_rows} and {self.sketch_columns}"
             )
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must lie in 0 .. 1, below 1, got {self.momentum}")
@@ -90,13 +92,13 @@ class FetchSGD(Changes):
 
     @property
     def setting(self) -> str:
-        c, k = (f"{letter}={n}" if n else "" for letter, n in (("c", self.columns), ("k", self.k)))
+        c, k = (f"{letter}={n}" if n else "" for letter, n in (("c", self.sketch_columns), ("k", self.k)))
         return f"{c} {k}".strip()
 
     def sketch(self, D: int) -> CountSketch:
         """S, from the run's key; a quarter of D numbers unless the columns are given."""
-        columns = self.columns or max(1, D // (4 * self.rows))
-        return _sketch(D, self.rows, columns, random.derive(self.key, Purpose.SUBSPACE))
+        columns = self.sketch_columns or max(1, D // (4 * self.sketch_rows))
+        return _sketch(D, self.sketch_rows, columns, keyed.derive(self.key, Purpose.SUBSPACE))
 
     def initial(self, theta0: Tensor) -> State:
         empty = torch.zeros(self.sketch(theta0.numel()).size)
@@ -125,3 +127,6 @@ class FetchSGD(Changes):
             return {"momentum": u, "error": e - sent}, delta
         left = sent == 0
         return {"momentum": u * left, "error": e * left}, delta
+
+
+ENTRY = Entry(FetchSGD, ABOUT)

@@ -21,9 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast import formats, random, wire
-from narrowcast.flat import Layout
-from narrowcast.methods.about import About
+from narrowcast import choices
 from narrowcast.methods.base import (
     DENSE,
     LOG,
@@ -38,58 +36,17 @@ from narrowcast.methods.base import (
     mean,
     only_block,
 )  # fmt: skip
-from narrowcast.random import Key, Purpose
-from narrowcast.server_optim import SGD, Optimiser, State
-from narrowcast.subspaces import KINDS, Subspace, add_family, subspace
-from narrowcast.wire import Payload, WireError
+from narrowcast.methods.entry import About, Entry
+from narrowcast.methods.optimisers import SGD, Optimiser, State
+from narrowcast.numerics import keyed
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.subspaces.base import Subspace, add_family
+from narrowcast.subspaces.table import KINDS, subspace
+from narrowcast.wire import formats
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import Payload, WireError
 
-STATIC = About(
-    up="d numbers",
-    down="d numbers",
-    client="nothing",
-    server="d numbers, theta0",
-    formula="theta = theta0 + A Sigma;  Sigma <- Sigma - lr (d/D) (1/W) sum_w A^T v_w",
-    source="the paper, algorithm 1",
-    text="""
-K = 1, one stage: `theta = theta0 + A Sigma`. The client sends `A^T v` and is sent `Sigma`. Training never
-leaves the d-dimensional subspace through `theta0`.
-""",
-)
-TIME_VARYING = About(
-    up="d numbers",
-    down="(m+1) d numbers when m stages behind",
-    client="nothing",
-    server="d numbers a stage",
-    formula="theta = base_e + A_e Sigma_e, a new A_e every epoch",
-    source="the paper, algorithm 3",
-    text="""
-K = 1, a new A every epoch or every N rounds (`--refresh`): `theta = base_e + A_e Sigma_e`, where `base_e`
-has every finished stage folded in. E stages explore d E dimensions.
-""",
-)
-K_SUBSPACE = About(
-    up="d numbers",
-    down="d K numbers",
-    client="nothing",
-    server="d K numbers, theta0",
-    formula="theta = theta0 + sum_k A_k Sigma_k, a client uses one k",
-    source="the paper, algorithm 2",
-    text="""
-K matrices, one stage: `theta = theta0 + sum_k A_k Sigma_k`. A client uploads `A_k^T v` for the k that the
-round's key gives it, so uploads stay at d numbers while d K dimensions are explored.
-""",
-)
-COMBINATION = About(
-    up="d numbers",
-    down="(m+1) d K numbers when m stages behind",
-    client="nothing",
-    server="d K numbers a stage",
-    formula="theta = base_e + sum_k A_{e,k} Sigma_{e,k}",
-    source="the paper, named there and not run",
-    text="""
-Both together: K subspaces, all of them new in every stage.
-""",
-)
 MAX_SUBSPACES = 4096
 _subspace = lru_cache(maxsize=MAX_SUBSPACES)(subspace)  # they hold no numbers, only settings
 
@@ -119,11 +76,11 @@ class Intrinsic(Method[IntrinsicServer]):
     """
 
     name: ClassVar[str] = "intrinsic"
-    key: Key
-    dim: int
+    key: Key = 0
+    dim: int = 1024
     subspaces: int = 1
     refresh: str | int = 0
-    kind: str = "rotation"
+    subspace: str = "rotation"
     optimiser: Optimiser = field(default_factory=SGD)
     carry: bool = False
     unbiased: bool = False
@@ -139,11 +96,9 @@ class Intrinsic(Method[IntrinsicServer]):
             raise ValueError(
                 f'refresh must be "epoch" or a number of rounds (0: never), got {self.refresh!r}'
             )
-        if self.kind not in KINDS:
-            raise ValueError(f"unknown kind of subspace {self.kind!r}: choose one of {', '.join(KINDS)}")
+        KINDS.check(self.subspace)
         formats.by_name(self.uplink)
-        if self.downlink not in ("f32", "f16"):  # a finished Sigma is sent again: it must encode to itself
-            raise ValueError(f"downlink must be f32 or f16, got {self.downlink!r}")
+        choices.check("downlink", self.downlink, choices.DOWNLINKS)
 
     @property
     def linear(self) -> bool:
@@ -153,9 +108,9 @@ class Intrinsic(Method[IntrinsicServer]):
     def setting(self) -> str:
         return f"d={self.dim}"
 
-    def subspace(self, D: int, stage: int, k: int) -> Subspace:
+    def matrix(self, D: int, stage: int, k: int) -> Subspace:
         """A_{stage,k}: its key comes from the run's key, nothing else."""
-        return _subspace(self.kind, D, self.dim, random.derive(self.key, Purpose.SUBSPACE, stage, k))
+        return _subspace(self.subspace, D, self.dim, keyed.derive(self.key, Purpose.SUBSPACE, stage, k))
 
     def server(self, theta0: Tensor, layout: Layout) -> IntrinsicServer:
         if self.dim > theta0.numel():
@@ -170,7 +125,7 @@ class Intrinsic(Method[IntrinsicServer]):
 
     def _expand(self, base: Tensor, stage: int, sigma: Tensor, out: Tensor | None = None) -> Tensor:
         """base + A_1 sigma_1 + ... + A_K sigma_K, added in this order on both sides."""
-        family = [self.subspace(base.numel(), stage, k) for k in range(self.subspaces)]
+        family = [self.matrix(base.numel(), stage, k) for k in range(self.subspaces)]
         return add_family(family, base, sigma, out)
 
     def lag(self, server: IntrinsicServer, have: int | None) -> int:
@@ -206,13 +161,13 @@ class Intrinsic(Method[IntrinsicServer]):
         return replace(model, version=version, stage=stage, base=base), self._expand(base, stage, sigma, out)
 
     def route(self, key: Key) -> int:
-        return random.below(key, self.subspaces)
+        return keyed.below(key, self.subspaces)
 
     def compress(
         self, private: Private | None, v: Tensor, model: Model, key: Key
     ) -> tuple[Private | None, Payload]:
         k = self.route(key)
-        coordinates = self.subspace(v.numel(), model.stage, k).project(v)
+        coordinates = self.matrix(v.numel(), model.stage, k).project(v)
         return private, wire.payload([wire.block(coordinates, self.uplink, key)], stage=model.stage, route=k)
 
     def zero(self, server: IntrinsicServer) -> Accumulator:
@@ -263,7 +218,7 @@ class Intrinsic(Method[IntrinsicServer]):
         """A vector on the old coordinates, in the new ones: (d/D) A_new^T A_old m."""
         D = server.base.numel()
         moved = self._expand(torch.zeros(D), server.stage, m)
-        new = [self.subspace(D, server.stage + 1, k).project(moved) for k in range(self.subspaces)]
+        new = [self.matrix(D, server.stage + 1, k).project(moved) for k in range(self.subspaces)]
         return torch.stack(new) * (self.dim / D)
 
     def state(self, server: IntrinsicServer) -> dict[str, Any]:
@@ -298,3 +253,70 @@ class Intrinsic(Method[IntrinsicServer]):
 def base_is_smaller(D: int, lag: int, sigma: int) -> bool:
     """Whether base and the current Sigma (of so many bytes) take less than the lag + 1 Sigmas of the log."""
     return wire.equal_blocks_size(lag + 1, sigma) > wire.blocks_size([4 * D, sigma])
+
+
+STATIC = Entry(
+    Intrinsic,
+    About(
+        up="d numbers",
+        down="d numbers",
+        client="nothing",
+        server="d numbers, theta0",
+        formula="theta = theta0 + A Sigma;  Sigma <- Sigma - lr (d/D) (1/W) sum_w A^T v_w",
+        source="the paper, algorithm 1",
+        text="""
+K = 1, one stage: `theta = theta0 + A Sigma`. The client sends `A^T v` and is sent `Sigma`. Training never
+leaves the d-dimensional subspace through `theta0`.
+""",
+    ),
+    fixes={"subspaces": 1, "refresh": 0, "carry": False},
+)
+TIME_VARYING = Entry(
+    Intrinsic,
+    About(
+        up="d numbers",
+        down="(m+1) d numbers when m stages behind",
+        client="nothing",
+        server="d numbers a stage",
+        formula="theta = base_e + A_e Sigma_e, a new A_e every epoch",
+        source="the paper, algorithm 3",
+        text="""
+K = 1, a new A every epoch or every N rounds (`--refresh`): `theta = base_e + A_e Sigma_e`, where `base_e`
+has every finished stage folded in. E stages explore d E dimensions.
+""",
+    ),
+    fixes={"subspaces": 1},
+    defaults={"refresh": "epoch"},
+)
+K_SUBSPACE = Entry(
+    Intrinsic,
+    About(
+        up="d numbers",
+        down="d K numbers",
+        client="nothing",
+        server="d K numbers, theta0",
+        formula="theta = theta0 + sum_k A_k Sigma_k, a client uses one k",
+        source="the paper, algorithm 2",
+        text="""
+K matrices, one stage: `theta = theta0 + sum_k A_k Sigma_k`. A client uploads `A_k^T v` for the k that the
+round's key gives it, so uploads stay at d numbers while d K dimensions are explored.
+""",
+    ),
+    fixes={"refresh": 0, "carry": False},
+    defaults={"subspaces": 8},
+)
+COMBINATION = Entry(
+    Intrinsic,
+    About(
+        up="d numbers",
+        down="(m+1) d K numbers when m stages behind",
+        client="nothing",
+        server="d K numbers a stage",
+        formula="theta = base_e + sum_k A_{e,k} Sigma_{e,k}",
+        source="the paper, named there and not run",
+        text="""
+Both together: K subspaces, all of them new in every stage.
+""",
+    ),
+    defaults={"subspaces": 8, "refresh": "epoch"},
+)

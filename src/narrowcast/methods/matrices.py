@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from narrowcast.flat import Layout
+from narrowcast.numerics.flat import Layout
 
 
 class Matrix(NamedTuple):

@@ -13,10 +13,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast import formats, random, wire
-from narrowcast.flat import Layout
-from narrowcast.kernels.gram_schmidt import orthonormal
-from narrowcast.methods.about import About
 from narrowcast.methods.base import (
     Accumulator,
     Model,
@@ -27,11 +23,17 @@ from narrowcast.methods.base import (
     mean,
     only_block,
 )  # fmt: skip
+from narrowcast.methods.entry import About, Entry
 from narrowcast.methods.matrices import Matrix, matrices
+from narrowcast.methods.optimisers import State
 from narrowcast.methods.replay import Replay, ReplayServer, Step
-from narrowcast.random import Key, Purpose
-from narrowcast.server_optim import State
-from narrowcast.wire import Payload, WireError
+from narrowcast.numerics import keyed
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.kernels.gram_schmidt import orthonormal
+from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.wire import formats
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import Payload, WireError
 
 ABOUT = About(
     up="n r or m r numbers of an n x m matrix in turn; vectors whole",
@@ -91,8 +93,8 @@ class PowerSGD(Replay):
         bases = []
         for i, matrix in enumerate(matrices(layout, theta0.numel())):
             for side, dimension in enumerate((matrix.rows, matrix.columns) if self._low(matrix) else ()):
-                z = random.normals(
-                    random.derive(self.key, Purpose.SUBSPACE, i, side), Purpose.NORMALS, dimension * self.rank
+                z = keyed.normals(
+                    keyed.derive(self.key, Purpose.SUBSPACE, i, side), Purpose.NORMALS, dimension * self.rank
                 )
                 bases.append(_orthonormal(torch.from_numpy(z).view(dimension, self.rank)))
         return Model(None, 0, theta0, layout, _flat(bases))
@@ -210,3 +212,6 @@ def _orthonormal(P: Tensor, spare: Tensor | None = None) -> Tensor:
 
 def _flat(bases: list[Tensor]) -> Tensor:
     return torch.cat([b.reshape(-1) for b in bases]) if bases else torch.zeros(0)
+
+
+ENTRY = Entry(PowerSGD, ABOUT)

@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from narrowcast import random, wire
-from narrowcast.codes import elias
-from narrowcast.formats import FormatError
-from narrowcast.kernels import quantise
-from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, Where, only_block
+from narrowcast.methods.entry import About, Entry
 from narrowcast.methods.uncompressed import Uncompressed
-from narrowcast.random import Key, Purpose
-from narrowcast.wire import Block, Payload, WireError
+from narrowcast.numerics import keyed
+from narrowcast.numerics.kernels import quantise
+from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import elias
+from narrowcast.wire.formats import FormatError
+from narrowcast.wire.messages import Block, Payload, WireError
 
 ABOUT = About(
     up="D levels, coded by how rare they are, and a norm for every 512",
@@ -69,7 +70,7 @@ class QSGD(Uncompressed):
     ) -> tuple[Private | None, Payload]:
         D = v.numel()
         norms, levels = np.empty(self._buckets(D), np.float32), np.zeros(D, np.int8)
-        words = random.words(key, Purpose.ROUNDING, D)
+        words = keyed.words(key, Purpose.ROUNDING, D)
         quantise.quantise(v.contiguous().numpy(), words, self.levels, self.bucket, norms, levels)
         if not np.isfinite(norms).all():
             raise FormatError("a bucket's norm is not finite")
@@ -97,3 +98,6 @@ class QSGD(Uncompressed):
         if not quantise.dequantise(levels, norms, self.levels, self.bucket, numbers):
             raise WireError("a bucket of norm zero has a number that is not zero")
         return torch.from_numpy(numbers)
+
+
+ENTRY = Entry(QSGD, ABOUT)

@@ -12,14 +12,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast import formats, random, wire
-from narrowcast.flat import Layout
-from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, Where, only_block, own_route
+from narrowcast.methods.entry import About, Entry
 from narrowcast.methods.matrices import Matrix, matrices
 from narrowcast.methods.uncompressed import DenseServer, Uncompressed
-from narrowcast.random import Key, Purpose
-from narrowcast.wire import Payload
+from narrowcast.numerics import keyed
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.wire import formats
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import Payload
 
 ABOUT = About(
     up="r m numbers of an n x m matrix; vectors whole",
@@ -72,8 +74,8 @@ class RandomLowRank(Uncompressed):
         """(place, A (n, r)) of every parameter; no A: it is sent whole."""
         found = matrices(layout, D)
         rows = [m.rows if self.rank < m.rows and m.columns > 1 else 0 for m in found]
-        key = random.derive(self.key, Purpose.SUBSPACE, route)
-        z = torch.from_numpy(random.normals(key, Purpose.NORMALS, sum(rows) * self.rank))
+        key = keyed.derive(self.key, Purpose.SUBSPACE, route)
+        z = torch.from_numpy(keyed.normals(key, Purpose.NORMALS, sum(rows) * self.rank))
         split = torch.split((z / math.sqrt(self.rank)).view(-1, self.rank), rows)
         return [(m, A if len(A) else None) for m, A in zip(found, split, strict=True)]
 
@@ -107,3 +109,6 @@ class RandomLowRank(Uncompressed):
 
     def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> DenseServer:
         return LowRankServer(state["version"], state["weights"], state["optimiser"], layout)
+
+
+ENTRY = Entry(RandomLowRank, ABOUT)

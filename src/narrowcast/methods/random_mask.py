@@ -11,14 +11,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast import formats, random, wire
-from narrowcast.kernels.subsets import subset
-from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, Where, only_block, own_route
 from narrowcast.methods.changes import Changes
+from narrowcast.methods.entry import About, Entry
 from narrowcast.methods.topk import check_k, count
-from narrowcast.random import Key, Purpose
-from narrowcast.wire import Payload
+from narrowcast.numerics import keyed
+from narrowcast.numerics.kernels.subsets import subset
+from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.wire import formats
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import Payload
 
 ABOUT = About(
     up="k values",
@@ -61,8 +63,8 @@ class RandomMask(Changes):
 
     def positions(self, route: int, D: int) -> Tensor:
         """S: k positions below D, rising."""
-        key = random.derive(self.key, Purpose.SUBSPACE, route)
-        return torch.from_numpy(subset(D, random.words(key, Purpose.SAMPLE, 2 * count(self.k, D))))
+        key = keyed.derive(self.key, Purpose.SUBSPACE, route)
+        return torch.from_numpy(subset(D, keyed.words(key, Purpose.SAMPLE, 2 * count(self.k, D))))
 
     def compress(
         self, private: Private | None, v: Tensor, model: Model, key: Key
@@ -76,3 +78,6 @@ class RandomMask(Changes):
         k = count(self.k, D)
         values = only_block(up).numbers(k)
         return (0, self.positions(wire.number(up.route), D)), values * (D / k)
+
+
+ENTRY = Entry(RandomMask, ABOUT)

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast import wire
-from narrowcast.flat import Layout
 from narrowcast.methods.base import DENSE, LOG, Accumulator, Method, Model, RoundInfo, Server, finite
-from narrowcast.server_optim import State
-from narrowcast.wire import Block, Payload, WireError
+from narrowcast.methods.optimisers import State
+from narrowcast.numerics.flat import Layout
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import Block, Payload, WireError
 
 Step = tuple[Block, ...]
 

@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast import wire
-from narrowcast.codes import signs
-from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, RoundInfo, Where, only_block
+from narrowcast.methods.entry import About, Entry
+from narrowcast.methods.optimisers import State
 from narrowcast.methods.replay import Replay, ReplayServer, Step
-from narrowcast.random import Key
-from narrowcast.server_optim import State
-from narrowcast.wire import Payload
+from narrowcast.numerics.keyed import Key
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import signs
+from narrowcast.wire.messages import Payload
 
 ABOUT = About(
     up="D bits",
@@ -60,3 +60,6 @@ class SignSGD(Replay):
     def take(self, model: Model, step: Step) -> Model:
         vote, rate = signs.read(step[0], model.base.numel()), step[1].numbers(1)
         return replace(model, base=model.base - vote * rate)
+
+
+ENTRY = Entry(SignSGD, ABOUT)

@@ -11,16 +11,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast import wire
-from narrowcast.codes import ternary
-from narrowcast.largest import largest
-from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, RoundInfo, Where, finite, mean, only_block
+from narrowcast.methods.entry import About, Entry
+from narrowcast.methods.optimisers import State
 from narrowcast.methods.replay import Replay, ReplayServer, Step
 from narrowcast.methods.topk import check_k, count
-from narrowcast.random import Key
-from narrowcast.server_optim import State
-from narrowcast.wire import Block, Payload
+from narrowcast.numerics.keyed import Key
+from narrowcast.numerics.largest import largest
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import ternary
+from narrowcast.wire.messages import Block, Payload
 
 ABOUT = About(
     up="k positions and signs, one size",
@@ -97,3 +97,6 @@ class STC(Replay):
         D = model.base.numel()
         where, numbers = ternary.read(step[0], D, count(self.k, D))
         return replace(model, base=model.base.index_copy(0, where, model.base[where] - numbers))
+
+
+ENTRY = Entry(STC, ABOUT)

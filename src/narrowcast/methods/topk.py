@@ -10,13 +10,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from narrowcast import formats, wire
-from narrowcast.codes import sparse
-from narrowcast.methods.about import About
 from narrowcast.methods.base import Accumulator, Model, Private, Where, blocks
 from narrowcast.methods.changes import Changes
-from narrowcast.random import Key
-from narrowcast.wire import Payload
+from narrowcast.methods.entry import About, Entry
+from narrowcast.numerics.keyed import Key
+from narrowcast.wire import formats
+from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import sparse
+from narrowcast.wire.messages import Payload
 
 ABOUT = About(
     up="k values and their positions",
@@ -85,3 +86,6 @@ def sparse_terms(acc: Accumulator, up: Payload, k: int) -> tuple[Where, Tensor]:
     positions, values = blocks(up, 2)
     where, numbers = sparse.read(positions, values, acc.total.shape[1], k)
     return (0, where), numbers
+
+
+ENTRY = Entry(TopK, ABOUT)

@@ -8,9 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast import wire
-from narrowcast.flat import Layout
-from narrowcast.methods.about import About
 from narrowcast.methods.base import (
     DENSE,
     Accumulator,
@@ -24,9 +21,12 @@ from narrowcast.methods.base import (
     mean,
     only_block,
 )  # fmt: skip
-from narrowcast.random import Key
-from narrowcast.server_optim import SGD, Optimiser, State
-from narrowcast.wire import Payload, WireError
+from narrowcast.methods.entry import About, Entry
+from narrowcast.methods.optimisers import SGD, Optimiser, State
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.keyed import Key
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import Payload, WireError
 
 ABOUT = About(
     up="D numbers",
@@ -104,3 +104,6 @@ class Uncompressed(Method[DenseServer]):
 
     def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> DenseServer:
         return DenseServer(state["version"], state["weights"], state["optimiser"])
+
+
+ENTRY = Entry(Uncompressed, ABOUT)

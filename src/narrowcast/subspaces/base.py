@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from narrowcast.random import MASK64, Key
+from narrowcast.numerics.keyed import MASK64, Key
 
 Floats = NDArray[np.float32]
 MAX_D = 1 << 40

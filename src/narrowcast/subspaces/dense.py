@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from narrowcast import random
-from narrowcast.kernels import diagonals, pool
-from narrowcast.random import Key, Purpose
+from narrowcast.numerics import keyed, pool
+from narrowcast.numerics.kernels import diagonals
+from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.subspaces.base import Floats, Subspace, SubspaceSpec
 
 CHUNK = 1 << 22  # entries of A in memory at once
@@ -21,7 +21,7 @@ class Dense(Subspace):
 
     def _chunk(self, first: int) -> Floats:
         rows = np.empty((min(self.rows, self.D - first), self.d), np.float32)
-        table, words = random.normal_table(), random.split(self.key)
+        table, words = keyed.normal_table(), keyed.split(self.key)
         pool.run(diagonals.dense_rows, len(rows), rows, first, self.d, self.scale, table, *words, grain=64)
         return rows
 
@@ -42,7 +42,7 @@ class Dense(Subspace):
 
     def add_expanded_plain(self, base: Floats, x: Floats) -> Floats:
         count = self.D * self.d
-        A = random.normals(self.key, Purpose.NORMALS, count).reshape(self.D, self.d) * self.scale
+        A = keyed.normals(self.key, Purpose.NORMALS, count).reshape(self.D, self.d) * self.scale
         terms = A.astype(np.float64) * x.astype(np.float64)  # products of float32 are exact in float64
         result: Floats = base + np.add.accumulate(terms, axis=1)[:, -1].astype(np.float32)
         return result

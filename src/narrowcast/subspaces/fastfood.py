@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from narrowcast import random
-from narrowcast.hadamard import fwht_, fwht_plain
-from narrowcast.kernels import diagonals, pool
-from narrowcast.random import Key, Purpose
+from narrowcast.numerics import keyed, pool
+from narrowcast.numerics.hadamard import fwht_, fwht_plain
+from narrowcast.numerics.kernels import diagonals
+from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.subspaces.base import Floats, Subspace, SubspaceSpec
 
 SHARDS = 8
@@ -27,9 +27,9 @@ class Fastfood(Subspace):
         self.L = 1 << (D - 1).bit_length()
         self.short = 1 << (d - 1).bit_length()
         self.scale = np.float32(1.0 / np.sqrt(float(d) * self.L))
-        self._words = random.split(key)
-        _, bits, mask, keys = random.bijection_args(key, self.L)
-        self._normals = (random.normal_table(), *self._words, bits, mask, keys)
+        self._words = keyed.split(key)
+        _, bits, mask, keys = keyed.bijection_args(key, self.L)
+        self._normals = (keyed.normal_table(), *self._words, bits, mask, keys)
 
     def _add_expanded(self, base: Floats, x: Floats, out: Floats) -> None:
         y = np.zeros(self.short, np.float32)
@@ -54,11 +54,11 @@ class Fastfood(Subspace):
         y = np.zeros(self.short, np.float32)
         y[: self.d] = x * self.scale
         y = fwht_plain(torch.from_numpy(y)).numpy()
-        sigma = random.scattered(self.key, self.L)
-        z = random.normals(self.key, Purpose.NORMALS, self.L) * y[sigma % self.short]
+        sigma = keyed.scattered(self.key, self.L)
+        z = keyed.normals(self.key, Purpose.NORMALS, self.L) * y[sigma % self.short]
         z = fwht_plain(torch.from_numpy(z)).numpy()[: self.D]
         bits = np.unpackbits(
-            random.words(self.key, Purpose.SIGNS_COLUMN, self.L).view(np.uint8), bitorder="little"
+            keyed.words(self.key, Purpose.SIGNS_COLUMN, self.L).view(np.uint8), bitorder="little"
         )
         result: Floats = base + np.where(bits[: self.D], -z, z)
         return result

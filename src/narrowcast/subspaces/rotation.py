@@ -19,12 +19,12 @@ from typing import Self
 import numpy as np
 import torch
 
-from narrowcast import random
-from narrowcast.hadamard import fwht_plain
-from narrowcast.kernels import edges, pool, tiles
-from narrowcast.kernels.butterfly import LANES, ROWS, STRIP
-from narrowcast.kernels.memory import ALIGNED
-from narrowcast.random import Key, Purpose
+from narrowcast.numerics import keyed, pool
+from narrowcast.numerics.hadamard import fwht_plain
+from narrowcast.numerics.kernels import edges, tiles
+from narrowcast.numerics.kernels.butterfly import LANES, ROWS, STRIP
+from narrowcast.numerics.kernels.memory import ALIGNED
+from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.subspaces.base import Floats, Subspace, SubspaceSpec
 
 SCALES = np.array([1.0 / np.sqrt(2.0**k) for k in range(7)], np.float32)
@@ -55,9 +55,9 @@ class Rotation(Subspace):
         self.edge = first, self.tiles - first + (D - self.tiles * self.n * self.V).bit_count()
         # Shards of a projection: fixed by (D, d), so that the sum does not depend on the number of threads.
         self.shards = max(1, min(MOST_SHARDS, D // (8 * d)))
-        rho = random.below(random.derive(key, Purpose.OFFSET), d)
-        k0, k1 = random.split(key)
-        self._bits = (rho, k0, k1, *random.bijection_args(key, self.tiles))
+        rho = keyed.below(keyed.derive(key, Purpose.OFFSET), d)
+        k0, k1 = keyed.split(key)
+        self._bits = (rho, k0, k1, *keyed.bijection_args(key, self.tiles))
         self._rows = (np.array([rho]), np.array([k0]), np.array([k1]), self._bits[-1][None])
 
     def _add_expanded(self, base: Floats, x: Floats, out: Floats) -> None:
@@ -99,7 +99,7 @@ class Rotation(Subspace):
         """(first parameter, rows, lanes, window start) of every block: whole tiles, then the remainder."""
         size = self.n * self.V
         rho = self._bits[0]
-        for t, p in enumerate(random.scattered(self.key, self.tiles)):
+        for t, p in enumerate(keyed.scattered(self.key, self.tiles)):
             yield t * size, self.n, self.V, (rho + int(p) * size) % self.d
         first = self.tiles * size
         while first < self.D:
@@ -110,8 +110,8 @@ class Rotation(Subspace):
 
     def add_expanded_plain(self, base: Floats, x: Floats) -> Floats:
         count = -(-self.D // self.V)
-        rows = random.words(self.key, Purpose.SIGNS_ROW, -(-count // 32))
-        columns = random.words(self.key, Purpose.SIGNS_COLUMN, -(-count // 32) * self.V)
+        rows = keyed.words(self.key, Purpose.SIGNS_ROW, -(-count // 32))
+        columns = keyed.words(self.key, Purpose.SIGNS_COLUMN, -(-count // 32) * self.V)
         r, j = np.divmod(np.arange(self.D), self.V)
         B = (columns[(r // 32) * self.V + j] >> (r % 32).astype(np.uint32)) & np.uint32(1)
         y = np.empty(self.D, np.float32)

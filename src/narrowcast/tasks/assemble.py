@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from narrowcast.tasks.base import Augment, Examples, Prepare, TorchTask
 from narrowcast.tasks.options import TaskOptions, hold_out, split
+from narrowcast.tasks.torch_task import Augment, Examples, Prepare, TorchTask
 from narrowcast.tasks.trainable import restrict
 
 

@@ -9,13 +9,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from narrowcast import random
-from narrowcast.random import Key, Purpose
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.tasks.assemble import assemble, standardised
-from narrowcast.tasks.base import Examples, TorchTask
-from narrowcast.tasks.cifar10_files import FULL, SMALL, Form
+from narrowcast.tasks.cifar10_files import FULL as FULL
+from narrowcast.tasks.cifar10_files import SMALL as SMALL
+from narrowcast.tasks.cifar10_files import Form
+from narrowcast.tasks.nets import FULL_WIDTH, resnet9
 from narrowcast.tasks.options import TaskOptions, find_data
-from narrowcast.tasks.resnet9 import FULL_WIDTH, resnet9
+from narrowcast.tasks.torch_task import Examples, TorchTask
 
 MEAN = torch.tensor((0.4914, 0.4822, 0.4465)).view(3, 1, 1)
 DEVIATION = torch.tensor((0.2471, 0.2435, 0.2616)).view(3, 1, 1)
@@ -38,7 +40,7 @@ def augment(images: Tensor, index: Tensor, key: Key) -> Tensor:
     Example i is cropped and mirrored by word i of the key's stream: the same key and index give the same
     picture, whatever else is in the batch.
     """
-    words = random.words(key, Purpose.AUGMENT, int(index.max()) + 1)[index.numpy()]
+    words = keyed.words(key, Purpose.AUGMENT, int(index.max()) + 1)[index.numpy()]
     bits = torch.from_numpy(words.astype("int64"))
     mirrored = (bits >> 31 == 1)[:, None]
     down, right = ((b * (2 * PAD + 1) >> 15)[:, None] for b in (bits & 0x7FFF, bits >> 15 & 0x7FFF))

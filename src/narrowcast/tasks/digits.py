@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from narrowcast import random
-from narrowcast.random import Purpose
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Purpose
 from narrowcast.tasks.assemble import assemble
-from narrowcast.tasks.base import Examples, TorchTask
-from narrowcast.tasks.mlp import mlp
+from narrowcast.tasks.nets import mlp
 from narrowcast.tasks.options import TaskOptions
+from narrowcast.tasks.torch_task import Examples, TorchTask
 
 WIDTH = 512
 TRAIN_TENTHS = 8
@@ -26,7 +26,7 @@ def load() -> tuple[Examples, Examples]:
 
     data = load_digits()
     images, labels = np.asarray(data.data), np.asarray(data.target, np.int64)
-    order = random.permuted(random.derive(0, Purpose.DATA), len(labels))
+    order = keyed.permuted(keyed.derive(0, Purpose.DATA), len(labels))
     train, test = np.split(order, [len(labels) * TRAIN_TENTHS // 10])
     mean, deviation = images[train].mean(), images[train].std()
     inputs = torch.from_numpy(((images - mean) / deviation).astype(np.float32))

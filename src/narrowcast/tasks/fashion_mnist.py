@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from narrowcast.tasks.assemble import assemble, standardised
-from narrowcast.tasks.base import Examples, TorchTask
-from narrowcast.tasks.convnet import CONV_WIDTH, SIDE, convnet
 from narrowcast.tasks.files import check_labels, read_idx
-from narrowcast.tasks.mlp import mlp
+from narrowcast.tasks.nets import CONV_WIDTH, SIDE, convnet, mlp
 from narrowcast.tasks.options import TaskOptions, find_data
+from narrowcast.tasks.torch_task import Examples, TorchTask
 
 WIDTH = 128
 MEAN, DEVIATION = 0.2860, 0.3530  # of the training images, scaled to [0, 1]

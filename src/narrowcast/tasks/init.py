@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from narrowcast import random
-from narrowcast.random import Key, Purpose
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Key, Purpose
 
 
 @torch.no_grad()
@@ -22,8 +22,8 @@ def initialise(module: nn.Module, key: Key, gain: float = 2.0) -> nn.Module:
         weight = part.weight
         fan_in = 1 if isinstance(part, nn.Embedding) else weight[0].numel()
         scale = np.float32(0.02 if isinstance(part, nn.Embedding) else math.sqrt(gain / fan_in))
-        stream = random.derive(key, Purpose.INIT, number)
-        z = random.normals(stream, Purpose.NORMALS, weight.numel()) * scale
+        stream = keyed.derive(key, Purpose.INIT, number)
+        z = keyed.normals(stream, Purpose.NORMALS, weight.numel()) * scale
         weight.copy_(torch.from_numpy(z).view_as(weight))
         bias = getattr(part, "bias", None)
         if bias is not None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from narrowcast.tasks.assemble import assemble, standardised
-from narrowcast.tasks.base import Examples, TorchTask
 from narrowcast.tasks.fashion_mnist import paths_of
 from narrowcast.tasks.files import Bytes, DataError, check_labels, read_idx
-from narrowcast.tasks.mlp import mlp
+from narrowcast.tasks.nets import mlp
 from narrowcast.tasks.options import TaskOptions, find_data
+from narrowcast.tasks.torch_task import Examples, TorchTask
 
 WIDTH = 200
 MEAN, DEVIATION = 0.1307, 0.3081  # of the training images, scaled to [0, 1]

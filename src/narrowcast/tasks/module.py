@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from narrowcast.flat import FlatParameters
-from narrowcast.tasks.batch import Batch
-from narrowcast.tasks.partition import IndexArray
+from narrowcast.numerics.flat import FlatParameters
+from narrowcast.rounds.task import Batch, IndexArray, Task
 
 
-class ModuleTask:
+class ModuleTask(Task):
     """A module as it stands: its parameters at construction are theta0.
 
     A kind of task says what its objective is, as parts that sum to it, so that no more than a part's graph is
@@ -64,9 +63,6 @@ class ModuleTask:
             part.backward()  # type: ignore[no-untyped-call]
             total += float(part.detach())
         return total, self.flat.grad
-
-    def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
-        return (self.gradient(theta, batch) for batch in batches)
 
     def _training(self) -> None:
         if not self.module.training:  # setting it walks the whole module: a tenth of a small step

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from narrowcast import random
-from narrowcast.random import MASK64, Key, Purpose
+from narrowcast import choices
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import MASK64, Key, Purpose
+from narrowcast.rounds.task import IndexArray
 from narrowcast.tasks import partition
-from narrowcast.tasks.partition import IndexArray, Partition
+from narrowcast.tasks.partition import Partition
+from narrowcast.tasks.places import DATA_VARIABLE, data_roots
 
 if TYPE_CHECKING:  # the options themselves need no torch
-    from narrowcast.tasks.base import Examples
+    from narrowcast.tasks.torch_task import Examples
 
-TRAINABLE = ("all", "biases", "lora")
-PARTITIONS = ("class", "iid", "dirichlet", "natural")
-DATA_VARIABLE = "NARROWCAST_DATA"
 EXAMPLES_PER_CLIENT = 5  # the paper's: 50 000 images, 10 000 clients
 HELD_OUT = 10  # one in ten examples of the training set
-PRECISIONS = ("f32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -61,16 +59,13 @@ class TaskOptions:
             raise ValueError(f"a task's key is an int of 64 bits, got {self.key}: pass 0 <= key < 2^64")
         if self.clients is not None and self.clients < 1:
             raise ValueError(f"a task needs at least one client, got clients={self.clients}")
-        if self.partition is not None and self.partition not in PARTITIONS:
-            raise ValueError(
-                f"there is no partition {self.partition!r}: choose one of {', '.join(PARTITIONS)}"
-            )
+        if self.partition is not None:
+            choices.check("partition", self.partition, choices.PARTITIONS)
         if not (math.isfinite(self.alpha) and self.alpha > 0):
             raise ValueError(f"Dirichlet needs a finite alpha > 0, got {self.alpha}")
         if self.width is not None and self.width < 1:
             raise ValueError(f"a model's width is at least 1, got {self.width}")
-        if self.trainable not in TRAINABLE:
-            raise ValueError(f"cannot train {self.trainable!r}: choose one of {', '.join(TRAINABLE)}")
+        choices.check("trainable", self.trainable, choices.TRAINABLE)
         if self.lora_rank < 1:
             raise ValueError(f"LoRA's rank is at least 1, got {self.lora_rank}")
         if not (math.isfinite(self.lora_alpha) and self.lora_alpha > 0):
@@ -80,19 +75,11 @@ class TaskOptions:
                 raise ValueError(f"a task needs at least one example, got {name}={number}")
         if self.tokens is not None and self.tokens < 8:
             raise ValueError(f"a sequence of fewer than 8 tokens holds nothing, got tokens={self.tokens}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(
-                f"there is no precision {self.precision!r}: choose one of {', '.join(PRECISIONS)}"
-            )
+        choices.check("precision", self.precision, choices.PRECISIONS)
 
-    def for_text(self) -> list[str]:
-        """Those of the choices that only a task over text understands, where they were made."""
-        made = {
-            "model": self.model is not None,
-            "tokens": self.tokens is not None,
-            "precision": self.precision != "f32",
-            "checkpointing": self.checkpointing,
-        }
+    def chosen(self) -> list[str]:
+        """The choices that were made: those that are not left at their defaults. The key is none."""
+        made = {f.name: getattr(self, f.name) != f.default for f in fields(self) if f.name != "key"}
         return [name for name, chosen in made.items() if chosen]
 
 
@@ -134,7 +121,7 @@ def _natural(options: TaskOptions, ids: ArrayLike | None) -> Partition:
         raise ValueError(
             f"the data has {len(cut)} natural clients, fewer than {options.clients}: ask for no more"
         )
-    kept = np.sort(random.permuted(random.derive(options.key, Purpose.DATA, 1), len(cut))[: options.clients])
+    kept = np.sort(keyed.permuted(keyed.derive(options.key, Purpose.DATA, 1), len(cut))[: options.clients])
     return Partition(np.concatenate([cut[c] for c in kept]), [len(cut[c]) for c in kept])
 
 
@@ -153,7 +140,7 @@ def choose(options: TaskOptions, train: int, test: int) -> Chosen:
         held = train // HELD_OUT
         if held < 1:
             raise ValueError(f"a tenth of {train} examples is none: validation needs at least {HELD_OUT}")
-        order = random.permuted(random.derive(options.key, Purpose.DATA), train)
+        order = keyed.permuted(keyed.derive(options.key, Purpose.DATA), train)
         judge, keep = np.sort(order[:held]), np.sort(order[held:])
     return Chosen(
         _some(keep, options.examples, options.key), _some(judge, options.test_examples, 0), options.validation
@@ -164,7 +151,7 @@ def _some(index: IndexArray, count: int | None, key: Key) -> IndexArray:
     """`count` of them by the key, in order; all where there are no more."""
     if count is None or count >= len(index):
         return index
-    return index[np.sort(random.permuted(random.derive(key, Purpose.DATA, 2), len(index))[:count])]
+    return index[np.sort(keyed.permuted(keyed.derive(key, Purpose.DATA, 2), len(index))[:count])]
 
 
 def hold_out(options: TaskOptions, train: Examples, test: Examples) -> tuple[Examples, Examples]:
@@ -174,18 +161,6 @@ def hold_out(options: TaskOptions, train: Examples, test: Examples) -> tuple[Exa
     chosen = choose(options, len(train[1]), len(test[1]))
     judge = train if chosen.held_out else test
     return (train[0][chosen.train], train[1][chosen.train]), (judge[0][chosen.test], judge[1][chosen.test])
-
-
-def data_roots() -> list[Path]:
-    """Where data is looked for when no folder is named: NARROWCAST_DATA, then the cache of the user."""
-    variable = os.environ.get(DATA_VARIABLE)
-    return [*([Path(variable)] if variable else []), data_cache()]
-
-
-def data_cache() -> Path:
-    """Where `narrowcast data` puts what it fetches, unless told otherwise."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "narrowcast"
 
 
 def find_data(

@@ -14,10 +14,10 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from narrowcast import random
-from narrowcast.random import Key, Purpose
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.rounds.task import IndexArray
 
-IndexArray = NDArray[np.int64]
 ALPHA_LIMIT = 1e9
 
 
@@ -91,7 +91,7 @@ def _labels(labels: ArrayLike) -> NDArray[Any]:
 def iid(examples: int, clients: int, key: Key = 0) -> Partition:
     """Examples dealt at random, equally many to each client."""
     _check(examples, clients)
-    order = random.permuted(random.derive(key, Purpose.PARTITION), examples)
+    order = keyed.permuted(keyed.derive(key, Purpose.PARTITION), examples)
     return Partition(order, _even(examples, clients))
 
 
@@ -99,7 +99,7 @@ def by_class(labels: ArrayLike, clients: int, key: Key = 0) -> Partition:
     """Every client has examples of one class only; clients per class in proportion to the class."""
     y = _labels(labels)
     _check(len(y), clients)
-    shuffled = random.permuted(random.derive(key, Purpose.PARTITION), len(y))
+    shuffled = keyed.permuted(keyed.derive(key, Purpose.PARTITION), len(y))
     order = shuffled[np.argsort(y[shuffled], kind="stable")]
     counts = np.unique(y, return_counts=True)[1]
     if clients < len(counts):
@@ -126,11 +126,11 @@ def dirichlet(labels: ArrayLike, clients: int, alpha: float, key: Key = 0) -> Pa
     _check(len(y), clients)
     if not 0 < alpha <= ALPHA_LIMIT:
         raise ValueError(f"Dirichlet needs 0 < alpha <= {ALPHA_LIMIT:g}, got {alpha}: for the limit, use iid")
-    key = random.derive(key, Purpose.PARTITION)
-    shuffled = random.permuted(key, len(y))
+    key = keyed.derive(key, Purpose.PARTITION)
+    shuffled = keyed.permuted(key, len(y))
     classes, codes = np.unique(y[shuffled], return_inverse=True)
     pools = [shuffled[codes == c].tolist() for c in range(len(classes))]
-    uniform = iter(random.uniforms(key, Purpose.PARTITION, len(y)).tolist())
+    uniform = iter(keyed.uniforms(key, Purpose.PARTITION, len(y)).tolist())
     sizes = _even(len(y), clients)
     order: list[int] = []
     for size in sizes:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from narrowcast import random
-from narrowcast.flat import Layout
-from narrowcast.random import Purpose
-from narrowcast.tasks.base import Batch
+from narrowcast.numerics import keyed
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.keyed import Purpose
+from narrowcast.rounds.task import Batch, Task
 from narrowcast.tasks.options import TaskOptions, split
 
 DIMENSION = 10_000
@@ -20,7 +18,7 @@ CLASSES = 10
 RANK = 16  # directions in which the examples differ
 
 
-class QuadraticTask:
+class QuadraticTask(Task):
     """f(theta) = mean over examples i of 1/2 (theta - c_i)^T diag(lambda) (theta - c_i), c_i = c + B z_i.
 
     lambda_j = 1 / (j + 1), so that rates below 2 converge. B is D x 16 with normal entries, and z_i is a
@@ -37,16 +35,14 @@ class QuadraticTask:
         if options.trainable != "all":
             raise ValueError(f"quadratic has no layers to train {options.trainable!r} of: leave it at 'all'")
         size = options.width or DIMENSION
-        keys = [random.derive(options.key, Purpose.DATA, 1 + i) for i in range(4)]
+        keys = [keyed.derive(options.key, Purpose.DATA, 1 + i) for i in range(4)]
         self.layout = Layout(("theta",), ((size,),))
         self.spectrum = torch.from_numpy(1.0 / np.arange(1, size + 1))
-        self.centre = torch.from_numpy(random.normals(keys[0], Purpose.NORMALS, size)).double()
-        self._shifts = torch.from_numpy(random.normals(keys[1], Purpose.NORMALS, RANK * size)).view(
-            RANK, size
-        )
+        self.centre = torch.from_numpy(keyed.normals(keys[0], Purpose.NORMALS, size)).double()
+        self._shifts = torch.from_numpy(keyed.normals(keys[1], Purpose.NORMALS, RANK * size)).view(RANK, size)
         labels = np.arange(EXAMPLES) % CLASSES
-        classes = random.normals(keys[2], Purpose.NORMALS, CLASSES * RANK).reshape(CLASSES, RANK)
-        noise = random.normals(keys[3], Purpose.NORMALS, EXAMPLES * RANK).reshape(EXAMPLES, RANK)
+        classes = keyed.normals(keys[2], Purpose.NORMALS, CLASSES * RANK).reshape(CLASSES, RANK)
+        noise = keyed.normals(keys[3], Purpose.NORMALS, EXAMPLES * RANK).reshape(EXAMPLES, RANK)
         z = (classes[labels] + noise).astype(np.float64) / np.sqrt(2 * RANK)  # each c_i - c has variance 1
         self._z = torch.from_numpy(z - z.mean(0))
         self._energy = self._z_energy()
@@ -74,9 +70,6 @@ class QuadraticTask:
 
     def gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
         return self._objective(theta, batch)
-
-    def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
-        return (self.gradient(theta, batch) for batch in batches)
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         """The objective itself: there is no test set, and so nothing to hold out for validation."""

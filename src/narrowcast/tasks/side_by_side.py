@@ -9,13 +9,15 @@ weight in the very product that makes it, so that no gradient is ever written to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from narrowcast.flat import Layout
+from narrowcast.numerics import pool
+from narrowcast.numerics.flat import Layout
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 Back = Callable[[Tensor], Tensor | None]  # gradient at a layer's outputs -> at its inputs, if anyone asks
@@ -92,3 +94,30 @@ def _elementwise(layer: nn.Module, x: Tensor) -> tuple[Tensor, Back]:
         start = x.detach().requires_grad_()
         y = layer(start)
     return y.detach(), lambda g: torch.autograd.grad(y, start, g)[0]
+
+
+Part = TypeVar("Part")
+
+
+def in_parts(
+    parts: list[Part], walk: Callable[[Part], tuple[Tensor, Tensor]]
+) -> Iterator[tuple[float, Tensor]]:
+    """(loss, end) of each client of each part, in order: a worker takes a part at once.
+
+    Within a part torch computes with one thread, so that nothing depends on the number of workers.
+    """
+    done: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def work(start: int, stop: int) -> None:
+        torch.set_num_threads(1)
+        for i in range(start, stop):
+            done[i] = walk(parts[i])
+
+    threads = torch.get_num_threads()
+    try:
+        pool.run(work, len(parts))
+    finally:
+        torch.set_num_threads(threads)
+    for i in range(len(parts)):
+        losses, ends = done.pop(i)
+        yield from zip(losses.tolist(), ends, strict=True)

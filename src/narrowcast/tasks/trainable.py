@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from narrowcast import random
-from narrowcast.random import Key, Purpose
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.tasks.init import initialise
 from narrowcast.tasks.options import TaskOptions
 
@@ -103,7 +103,7 @@ def _adapters(module: nn.Module, options: TaskOptions) -> nn.Module:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "fan_in_fan_out")  # it finds out by itself how GPT-2's weights lie
         module = peft.inject_adapter_in_model(config, module)
-    _start(module, random.derive(options.key, Purpose.INIT, 0, ADAPTERS))
+    _start(module, keyed.derive(options.key, Purpose.INIT, 0, ADAPTERS))
     return module
 
 

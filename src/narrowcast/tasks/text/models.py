@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from narrowcast import random
-from narrowcast.random import Key, Purpose
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.tasks.init import initialise
-from narrowcast.tasks.options import TaskOptions, data_roots
+from narrowcast.tasks.options import TaskOptions
+from narrowcast.tasks.places import data_roots
 from narrowcast.tasks.text.tokens import PAD, ByteTokens, PretrainedTokens, Tokens
 from narrowcast.tasks.trainable import restrict
 
@@ -152,8 +153,8 @@ def _fill(model: nn.Module, name: str, info: dict[str, Any], key: Key) -> None:
         if n.endswith("bias"):
             there[n].zero_()
             continue
-        stream = random.derive(key, Purpose.INIT, number, 2)
-        z = random.normals(stream, Purpose.NORMALS, there[n].numel()) * SPREAD
+        stream = keyed.derive(key, Purpose.INIT, number, 2)
+        z = keyed.normals(stream, Purpose.NORMALS, there[n].numel()) * SPREAD
         there[n].copy_(torch.from_numpy(z).view_as(there[n]))
     if missing:
         print(f"{name} has no {', '.join(missing)}: drawn from the run's seed", file=sys.stderr)

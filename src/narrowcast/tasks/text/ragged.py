@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from narrowcast.tasks.partition import IndexArray
+from narrowcast.rounds.task import IndexArray
 
 
 class Ragged:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from narrowcast.tasks.batch import Batch
+from narrowcast.rounds.task import Batch, IndexArray
 from narrowcast.tasks.module import ModuleTask
-from narrowcast.tasks.partition import IndexArray, check_clients
+from narrowcast.tasks.partition import check_clients
 from narrowcast.tasks.text.ragged import Ragged, by_length
 from narrowcast.tasks.trainable import merged
 

@@ -1,0 +1,5 @@
+"""Bytes and hours of a training run before it is run: `narrowcast plan`."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

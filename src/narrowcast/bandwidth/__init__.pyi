@@ -1,0 +1,2 @@
+from .planner import PlanRow as PlanRow
+from .planner import plan as plan

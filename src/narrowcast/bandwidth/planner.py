@@ -1,0 +1,132 @@
+"""What a training run costs each client on the link: the paper's Table 1 for one's own numbers, in bytes.
+
+D parameters, d dimensions, K subspaces, E epochs. A client that comes once an epoch uploads d E numbers and
+downloads d E (static), (2E-1) d (time-varying), d E K (k-subspace), (2E-1) d K (both); uncompressed it is D E
+each way. A download holds what the client lacks: with m finished stages missing, (m+1) d K numbers, or the
+base and the current stage, D + d K, where the base is smaller than the m stages.
+
+Bytes are those of the messages that the simulator and the drivers send: the envelope is measured on an
+encoded message without numbers, blocks are counted as `wire` and `formats` write them. No message of size D
+is built.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from narrowcast.methods.sizes import shape_of
+from narrowcast.methods.table import method
+
+ROWS = ("uncompressed", "fedavg", "static", "time-varying", "k-subspace", "k-subspace-time-varying")
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One method: expected totals of one client over the whole training, and of all clients together.
+
+    Compression is bytes of the uncompressed row over bytes of this one; `compression` is the harmonic mean of
+    up and down, as in the paper. It is that of training as planned, so fedavg's comes from its fewer rounds.
+    """
+
+    method: str
+    messages: float  # in each direction: every visit is one download and one upload
+    numbers_up: float
+    numbers_down: float
+    bytes_up: float
+    bytes_down: float
+    compression_up: float
+    compression_down: float
+    compression: float
+    seconds_up: float
+    seconds_down: float
+    seconds: float  # both, one after the other
+    bytes_all_clients: float  # up and down
+    dimensions: int  # of parameter space that training can reach: at most D
+
+
+def plan(
+    params: int,
+    dim: int,
+    epochs: int,
+    subspaces: int = 8,
+    participation: float = 1.0,
+    clients: int = 1,
+    local_steps: int = 5,
+    *,
+    up_bps: float,
+    down_bps: float,
+    uplink: str = "f32",
+    downlink: str = "f32",
+) -> list[PlanRow]:
+    """The six rows, uncompressed first; expected values, exact (up to float64) for independent visits.
+
+    `participation` p <= 1: a client comes in each epoch with probability p. Above 1: it comes p times in
+    every epoch. A stage lasts one epoch, which takes somebody to come in its last round. fedavg takes
+    `local_steps` steps a visit and so needs that many times fewer visits for the same local work:
+    p E / local_steps of them, which may be a fraction.
+    Blocks of 4 GB and more, which msgpack cannot write, are counted as if it could.
+    """
+    _at_least_one(params=params, dim=dim, epochs=epochs, clients=clients, local_steps=local_steps)
+    _positive(participation=participation, up_bps=up_bps, down_bps=down_bps)
+    if dim > params:
+        raise ValueError(f"dim {dim} exceeds the model's {params} parameters: choose a smaller dim")
+    visits = lags(epochs, participation)
+    rows: list[PlanRow] = []
+    for name in ROWS:
+        made = method(name, dim=dim, subspaces=subspaces, uplink=uplink, downlink=downlink)
+        shape = shape_of(made, params, epochs, local_steps)
+        messages = math.fsum(visits) / shape.fewer
+        sizes = [(n, shape.down(m)) for m, n in enumerate(visits) if n > 0]
+        up, down = messages * shape.up.bytes, math.fsum(n * size.bytes for n, size in sizes) / shape.fewer
+        # The first row is its own yardstick.
+        ratio_up = rows[0].bytes_up / up if rows else 1.0
+        ratio_down = rows[0].bytes_down / down if rows else 1.0
+        seconds_up, seconds_down = 8 * up / up_bps, 8 * down / down_bps
+        rows.append(
+            PlanRow(
+                method=name,
+                messages=messages,
+                numbers_up=messages * shape.up.numbers,
+                numbers_down=math.fsum(n * size.numbers for n, size in sizes) / shape.fewer,
+                bytes_up=up,
+                bytes_down=down,
+                compression_up=ratio_up,
+                compression_down=ratio_down,
+                compression=2 / (1 / ratio_up + 1 / ratio_down),
+                seconds_up=seconds_up,
+                seconds_down=seconds_down,
+                seconds=seconds_up + seconds_down,
+                bytes_all_clients=(up + down) * clients,
+                dimensions=shape.dimensions,
+            )
+        )
+    return rows
+
+
+def lags(epochs: int, participation: float) -> list[float]:
+    """Entry m: how many downloads a client is expected to get while it lacks m finished stages.
+
+    p <= 1: the gap since the last visit is geometric, so epoch e >= m sees p * p (1-p)^(m-1) of gap m, and a
+    newcomer, who lacks all m stages in epoch m, with p (1-p)^m. Summed over E epochs,
+        p (1-p)^m + (E-m) p^2 (1-p)^(m-1)    (the second term for m >= 1), altogether p E.
+    p > 1: the first visit of an epoch lacks one stage (in the first epoch none), the p - 1 others none.
+    """
+    E, p = epochs, participation
+    if p > 1:
+        return [1 + (p - 1) * E] + ([E - 1.0] if E > 1 else [])
+    absent = 1 - p
+    again = [(E - m) * p * p * absent ** (m - 1) for m in range(1, E)]
+    return [p * absent**m + second for m, second in enumerate([0.0, *again])]
+
+
+def _at_least_one(**values: int) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be a positive number, got {value!r}")

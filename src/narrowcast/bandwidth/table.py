@@ -1,0 +1,33 @@
+"""The planner's rows for the terminal."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from narrowcast.bandwidth.planner import PlanRow
+from narrowcast.tables import plain_table, times
+from narrowcast.units import format_bytes, format_count, format_seconds
+
+HEAD = ["method", "up", "down", "compression\nup/down/total", "time up", "time down", "dims"]
+
+
+def terminal(rows: list[PlanRow], D: int, d: int, epochs: int, clients: int) -> Table:
+    caption = (
+        f"One client over {epochs} epochs, D = {D:,}, d = {d:,}. Bytes as encoded, headers included; "
+        "compression against the uncompressed row; dims: dimensions explored."
+    )
+    everyone = [f"{format_count(clients)}\nclients"] if clients > 1 else []
+    return plain_table(HEAD + everyone, [_row(row, bool(everyone)) for row in rows], caption)
+
+
+def _row(row: PlanRow, everyone: bool) -> list[str]:
+    return [
+        row.method,
+        format_bytes(row.bytes_up),
+        format_bytes(row.bytes_down),
+        times(row.compression_up, row.compression_down, row.compression),
+        format_seconds(row.seconds_up),
+        format_seconds(row.seconds_down),
+        format_count(row.dimensions),
+        *([format_bytes(row.bytes_all_clients)] if everyone else []),
+    ]

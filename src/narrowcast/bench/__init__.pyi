@@ -1,0 +1,2 @@
+from . import kernels as kernels
+from . import table as table

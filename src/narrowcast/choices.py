@@ -1,0 +1,18 @@
+"""Settings that are one of a few words, each list in one place."""
+
+from __future__ import annotations
+
+SAMPLING = ("epoch", "uniform")  # every client once an epoch, or drawn afresh
+WEIGHTING = ("clients", "examples")  # what an update weighs
+PARTITIONS = ("class", "iid", "dirichlet", "natural")  # of data into clients
+TRAINABLE = ("all", "biases", "lora")  # parameters that are trained and sent
+PRECISIONS = ("f32", "bf16")  # a text model computes in
+CONVENTIONS = ("orthonormal", "unbiased")  # of the rate: a step along an orthonormal basis, or E[AA^T] = I
+DOWNLINKS = ("f32", "f16")  # of Sigma: a finished one is sent again, so it must encode to itself
+ENGINES = ("here", "flower-sim")  # where clients run
+
+
+def check(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """A ValueError that names the choices, unless the value is one of them."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

@@ -1,0 +1,110 @@
+"""The command `narrowcast`: a table of commands, each imported when it is asked for.
+
+Other packages add theirs by the entry-point group `narrowcast.commands`: a function for typer, or an app.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import typer
+from click import Command, Context, UsageError
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from narrowcast.cli.memory import keep_memory
+from narrowcast.registry import Registry
+
+GROUP = "narrowcast.commands"
+COMMANDS: Registry[Any] = Registry(
+    "command",
+    {
+        "run": "narrowcast.cli.run:run",
+        "compare": "narrowcast.cli.compare:compare",
+        "show": "narrowcast.cli.show:show",
+        "methods": "narrowcast.cli.methods:methods",
+        "export": "narrowcast.cli.export:export",
+        "plan": "narrowcast.cli.plan:plan",
+        "measure": "narrowcast.cli.measure:measure",
+        "data": "narrowcast.cli.data:data",
+        "bench": "narrowcast.cli.bench:bench",
+        "flower": "narrowcast.cli.flower:app",
+    },
+)
+STUDIES = ("reproduce", "theory", "attack")  # of the distribution narrowcast-studies
+GET_STUDIES = (
+    "The experiments (reproduce, theory, attack) are a package of their own, narrowcast-studies: "
+    "pip install ./studies, in a clone."
+)
+
+
+class Commands(TyperGroup):
+    """Ours, and those of installed packages; ours cannot be replaced."""
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return [*COMMANDS, *sorted(_foreign())]
+
+    def get_command(self, ctx: Context, name: str) -> Command | None:
+        if name in COMMANDS:
+            return _as_command(name, COMMANDS[name])
+        if name in (others := _foreign()):
+            return _loaded(name, others[name])
+        return None
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> Any:
+        if args[0] in STUDIES and args[0] not in _foreign():
+            raise UsageError(GET_STUDIES)
+        return super().resolve_command(ctx, args)
+
+    def format_epilog(self, ctx: Context, formatter: Any) -> None:
+        if not _foreign().keys() >= set(STUDIES):
+            formatter.write_paragraph()
+            formatter.write_text(GET_STUDIES)
+
+
+def _foreign() -> dict[str, EntryPoint]:
+    return {found.name: found for found in entry_points(group=GROUP) if found.name not in COMMANDS}
+
+
+def _loaded(name: str, found: EntryPoint) -> Command:
+    """Another package's command; one that cannot be imported says so, and the others work."""
+    try:
+        return _as_command(name, found.load())
+    except Exception as error:
+        why = f"cannot be loaded from {found.value}: {error}"
+
+        def broken() -> None:
+            raise UsageError(f"{name} {why}")
+
+        broken.__doc__ = why
+        return _as_command(name, broken)
+
+
+def _as_command(name: str, made: Any) -> Command:
+    if isinstance(made, typer.Typer):
+        command: Command = get_command(made)
+    else:
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(name)(made)
+        command = get_command(single)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Federated training of large models through a narrow channel: messages of d numbers, not D.",
+)
+
+
+@app.callback()
+def main() -> None:
+    keep_memory()  # before there are threads
+
+
+main.__doc__ = app.info.help

@@ -1,0 +1,39 @@
+"""`narrowcast compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from narrowcast.cli.flags import Force
+from narrowcast.cli.terminal import console, plain_errors
+from narrowcast.errors import Interrupted
+
+
+def compare(
+    file: Annotated[Path, typer.Argument(help="a TOML file with a [[run]] table for each run")],
+    out: Annotated[Path | None, typer.Option(help="folder of the comparison [default: runs/NAME]")] = None,
+    seed: Annotated[int | None, typer.Option(help="of every run, over what the file says")] = None,
+    force: Force = False,
+) -> None:
+    """Run several configurations; print the table and draw the picture."""
+    from narrowcast.cli.show import show_runs
+    from narrowcast.runs import compare as comparing
+    from narrowcast.runs.compiling import prepare_kernels
+    from narrowcast.runs.progress import RunProgress
+
+    with plain_errors():
+        comparison = comparing.load(file, {} if seed is None else {"seed": seed})
+        folder = out or Path("runs") / file.stem
+        again = "" if seed is None else f" --seed {seed}"
+        prepare_kernels(console)
+        try:
+            with RunProgress(console) as progress:
+                runs = comparing.run_all(comparison, folder, progress, force)
+        except Interrupted as stop:
+            raise Interrupted(
+                f"{stop}. Go on with: narrowcast compare {file} --out {folder}{again}"
+            ) from None
+        show_runs(runs, folder / "frontier.png", comparison.title)

@@ -1,0 +1,41 @@
+"""`narrowcast export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from narrowcast.cli.flags import Force
+from narrowcast.cli.terminal import console, plain_errors
+from narrowcast.errors import ConfigError
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="folder of a finished run")],
+    to: Annotated[
+        Path,
+        typer.Option(help="FILE.pt, or for a model of transformers a folder that from_pretrained reads"),
+    ] = Path("state_dict.pt"),
+    force: Force = False,
+) -> None:
+    """Rebuild the full weights of a run, bit for bit the server's: a torch state_dict, or a folder."""
+    import torch
+
+    from narrowcast.runs import runner
+
+    with plain_errors():
+        if to.exists() and not force:
+            raise ConfigError(f"{to} exists: choose another --to, or use --force")
+        task, theta = runner.rebuild(run)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if to.suffix:
+            torch.save(task.state_dict(theta), to)
+        elif hasattr(task, "save_pretrained"):
+            task.save_pretrained(theta, to)
+        else:
+            raise ConfigError(f"{to} is no file name with a suffix: choose --to {to}.pt")
+        made = sum(file.stat().st_size for file in ([to] if to.is_file() else to.iterdir()))
+        size = (run / "model.narrowcast").stat().st_size
+        console.print(f"{size:,} bytes of model became {made:,} bytes of weights: {to}", highlight=False)

@@ -1,0 +1,91 @@
+"""`narrowcast flower`: an app to begin with, and a fleet on this machine to see it work."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from narrowcast.flower.demo import Outcome
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="The same methods on real nodes, through Flower: write an app, or see a fleet train right here.",
+)
+TEMPLATE = Path(__file__).parent / "template"
+
+
+@app.command()
+def new(folder: Annotated[Path, typer.Argument(help="where to write the app; must not exist yet")]) -> None:
+    """Write a Flower app that runs at once: put your model, loss and data into its app/task.py."""
+    from narrowcast.cli.terminal import console, plain_errors
+    from narrowcast.errors import ConfigError
+
+    with plain_errors():
+        if folder.exists():
+            raise ConfigError(f"{folder} exists: choose another folder")
+        shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        console.print(
+            f"{folder} is a Flower app: your model goes into {folder}/app/task.py, and {folder}/README.md "
+            "says how to run it",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+@app.command()
+def demo(
+    method: Annotated[str, typer.Option(help="how to compress: see `narrowcast methods`")] = "time-varying",
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="SuperNodes, a process each")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="of training")] = 8,
+    dim: Annotated[int, typer.Option(min=1, help="d: numbers in an upload")] = 512,
+    tls: Annotated[bool, typer.Option("--tls", help="encrypted, every node with a key of its own")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the run and the logs [runs/flower-demo]")
+    ] = None,
+) -> None:
+    """Train digits on a real SuperLink with real SuperNodes, as processes on this machine."""
+    from narrowcast.cli.terminal import console, plain_errors
+    from narrowcast.errors import ConfigError
+    from narrowcast.methods.table import METHODS
+
+    with plain_errors():
+        require()
+        if method not in METHODS:
+            raise ConfigError(f"--method: unknown method {method!r}: choose one of {', '.join(METHODS)}")
+        from narrowcast.flower import demo as demonstration
+
+        folder = out or Path("runs") / "flower-demo"
+        outcome = demonstration.show(console, folder, method, nodes, rounds, dim, tls)
+        _print(outcome)
+
+
+def require(extra: str = "flower") -> None:
+    """Flower (and Ray), or a sentence on how to get it."""
+    for name in ("flwr", "ray") if extra == "flower-sim" else ("flwr",):
+        if find_spec(name) is None:
+            raise RuntimeError(f"this needs {name}: pip install 'narrowcast[{extra}]'")
+
+
+def _print(outcome: Outcome) -> None:
+    from narrowcast.cli.show import show_runs
+    from narrowcast.cli.terminal import console
+    from narrowcast.units import format_bytes
+
+    show_runs([outcome.folder])
+    up, down = outcome.wire
+    each = max(1, outcome.messages)
+    console.print(
+        f"payload: {format_bytes(outcome.up)} up, {format_bytes(outcome.down)} down, as encoded\n"
+        f"on the wire: {format_bytes(up)} up, {format_bytes(down)} down, counted by a proxy: with Flower's "
+        f"own requests, its polling, and {outcome.nodes} nodes joining\n"
+        f"the engine added {format_bytes((up + down - outcome.up - outcome.down) // each)} a node and round, "
+        f"and a round took {outcome.seconds / outcome.rounds:.1f} s; logs: {outcome.folder.parent}",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,46 @@
+"""`narrowcast plan`: bytes and hours before anything is run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from narrowcast.cli.terminal import console, plain_errors
+
+
+def plan(
+    params: Annotated[str, typer.Option(help="D: parameters of the model, e.g. 124M")],
+    dim: Annotated[str, typer.Option(help="d: numbers in an upload, e.g. 65536")],
+    epochs: Annotated[int, typer.Option(help="epochs of training")],
+    subspaces: Annotated[int, typer.Option(help="K of the K-subspace methods")] = 8,
+    participation: Annotated[
+        float, typer.Option(help="chance that a client comes in an epoch; above 1: visits an epoch")
+    ] = 1.0,
+    clients: Annotated[str, typer.Option(help="number of clients, for the totals")] = "1",
+    local_steps: Annotated[int, typer.Option(help="local steps of fedavg")] = 5,
+    up: Annotated[str, typer.Option(help="a client's upload speed")] = "1Mbps",
+    down: Annotated[str, typer.Option(help="a client's download speed")] = "10Mbps",
+    uplink: Annotated[str, typer.Option(help="number format of uploads")] = "f32",
+    downlink: Annotated[str, typer.Option(help="number format of downloads")] = "f32",
+) -> None:
+    """The paper's Table 1 for your numbers: bytes and time a client, and in total, for each method."""
+    from narrowcast import units
+    from narrowcast.bandwidth import planner, table
+
+    with plain_errors():
+        count, D, d = (units.parse_count(text) for text in (clients, params, dim))
+        rows = planner.plan(
+            params=D,
+            dim=d,
+            epochs=epochs,
+            subspaces=subspaces,
+            participation=participation,
+            clients=count,
+            local_steps=local_steps,
+            up_bps=units.parse_rate(up),
+            down_bps=units.parse_rate(down),
+            uplink=uplink,
+            downlink=downlink,
+        )
+        console.print(table.terminal(rows, D, d, epochs, count))

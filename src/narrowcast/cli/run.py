@@ -1,0 +1,84 @@
+"""`narrowcast run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from narrowcast.cli.flags import Force, with_run_flags
+from narrowcast.cli.terminal import console, plain_errors
+from narrowcast.errors import ConfigError, Interrupted
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.reading import make_config, read_toml
+
+
+@with_run_flags
+def run(
+    task: Annotated[str | None, typer.Argument(help="a task, or a TOML file of settings")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the run [default: runs/TASK-METHOD-...]")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="go on with the run in this folder")] = None,
+    force: Force = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Train: a task by name or a TOML file, with flags over it. Each run has a folder of its own."""
+    with plain_errors():
+        if resume is not None and (task or flags or out or force):
+            raise ConfigError("--resume takes its settings from the run's folder: give it alone")
+        config = None if resume else _config(task, flags)
+        folder = resume or out or Path("runs") / _folder_name(config)
+        from narrowcast.cli.show import show_runs
+        from narrowcast.runs.compiling import prepare_kernels
+        from narrowcast.runs.progress import RunProgress
+
+        prepare_kernels(console)
+        try:
+            with RunProgress(console) as progress:
+                _drive(config, folder, progress, force)
+        except Interrupted as stop:
+            raise Interrupted(f"{stop}. Go on with: narrowcast run --resume {folder}") from None
+        show_runs([folder])
+
+
+def _drive(config: RunConfig | None, folder: Path, progress: Any, force: bool) -> None:
+    """Begin the run, or go on with it, on the engine it asks for."""
+    from narrowcast.runs import run_folder, runner
+
+    settings = config or run_folder.load_config(folder)
+    if settings.engine == "flower-sim":
+        from narrowcast.cli.flower import require
+
+        require("flower-sim")
+        from narrowcast.flower import sim
+
+        sim.run(settings, folder, progress, force=force, resume=config is None)
+    elif config is None:
+        runner.resume(folder, progress)
+    else:
+        runner.start(config, folder, progress, force)
+
+
+def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:
+    if task is None:
+        raise ConfigError("say what to train: a task such as digits, or a TOML file")
+    table = read_toml(Path(task)) if task.endswith(".toml") else {"task": task}
+    if "run" in table:
+        raise ConfigError(f"{task} has several runs: use narrowcast compare {task}")
+    config = make_config({**table, **flags})
+    from narrowcast.runs.used import refuse_unused
+
+    refuse_unused(table, config)
+    refuse_unused(flags, config)
+    return config
+
+
+def _folder_name(config: RunConfig | None) -> str:
+    assert config is not None
+    trained = "" if config.trainable == "all" else config.trainable
+    setting = config.build_method().setting.replace("=", "")
+    parts = [config.task, config.method, setting, trained, f"s{config.seed}"]
+    return "-".join(filter(None, parts))

@@ -1,0 +1,47 @@
+"""`narrowcast show`: from the folders alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from narrowcast.cli.terminal import console, plain_errors
+
+
+def show(
+    runs: Annotated[list[Path], typer.Argument(help="run folders, or folders of run folders")],
+    plot: Annotated[Path | None, typer.Option(help="also draw the picture, to this file")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="print the table as Markdown")] = False,
+) -> None:
+    """Print the table again from the folders alone."""
+    with plain_errors():
+        folders = []
+        for path in runs:
+            below = sorted(p.parent for p in path.glob("*/facts.json"))
+            folders += [path] if (path / "facts.json").is_file() or not below else below
+        show_runs(folders, plot, markdown=markdown)
+
+
+def show_runs(
+    folders: list[Path], plot: Path | None = None, title: str | None = None, markdown: bool = False
+) -> None:
+    """The table of these runs, and the picture where one is asked for."""
+    from narrowcast.runs import table
+    from narrowcast.runs.summary import summarise
+
+    summaries = [summarise(folder) for folder in folders]
+    if markdown:
+        print(table.markdown(summaries))
+    else:
+        console.print(table.terminal(summaries, console.width))
+        for s in summaries:
+            if s.dropped:
+                what = ", ".join(f"{count} {why}" for why, count in s.dropped.items())
+                console.print(f"{s.facts.label}: clients dropped: {what}", highlight=False, markup=False)
+    if plot:
+        from narrowcast.runs import frontier
+
+        frontier.draw(summaries, plot, title)
+        console.print(f"picture: {plot}", highlight=False, soft_wrap=True)

@@ -1,0 +1,22 @@
+"""What can go wrong with a run, said in its user's terms."""
+
+from __future__ import annotations
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run."""
+
+
+class Diverged(ArithmeticError):
+    """The loss or the sum of a round is not finite any more."""
+
+
+class Interrupted(Exception):
+    """The user asked to stop; the round was finished and a checkpoint written."""
+
+
+class Missing(ImportError):
+    """A package that only some need is not installed."""
+
+    def __init__(self, package: str, extra: str, what: str) -> None:
+        super().__init__(f"{what} needs {package}: pip install 'narrowcast[{extra}]'")

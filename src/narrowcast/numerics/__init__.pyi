@@ -1,0 +1,10 @@
+from . import keyed as keyed
+from . import pool as pool
+from .flat import FlatParameters as FlatParameters
+from .flat import Layout as Layout
+from .flat import all_finite as all_finite
+from .hadamard import fwht as fwht
+from .hadamard import fwht_ as fwht_
+from .purposes import Key as Key
+from .purposes import Purpose as Purpose
+from .sketch import CountSketch as CountSketch

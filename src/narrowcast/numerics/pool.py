@@ -1,0 +1,87 @@
+"""A small thread pool for kernels that release the GIL.
+
+numba's own parallel layer aborts when it is entered from two threads and hangs after a fork. Plain threads
+over block ranges do neither: the pool belongs to one process (a forked child makes its own), any number of
+threads may use it at once, and a kernel's result never depends on how many workers there are.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+_lock = threading.Lock()
+_pool: ThreadPoolExecutor | None = None
+_threads: int | None = None
+
+
+def threads() -> int:
+    """How many threads kernels use: `set_threads`, else NARROWCAST_THREADS, else this process's cores."""
+    return default_threads() if _threads is None else _threads
+
+
+def default_threads() -> int:
+    """What `set_threads` has not changed: NARROWCAST_THREADS, else this process's cores."""
+    configured = os.environ.get("NARROWCAST_THREADS", "")
+    if configured.isdigit() and int(configured) > 0:
+        return int(configured)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def set_threads(count: int | None) -> None:
+    """Use `count` threads in kernels from now on (None: back to the default)."""
+    global _threads, _pool
+    if count is not None and count < 1:
+        raise ValueError(f"threads must be at least 1, got {count}")
+    with _lock:
+        _threads = count
+        _pool = None  # running calls keep the pool they started with; it ends with its last reference
+
+
+@contextmanager
+def using(count: int) -> Iterator[None]:
+    """Use `count` threads in kernels meanwhile."""
+    before = _threads
+    set_threads(count)
+    try:
+        yield
+    finally:
+        set_threads(before)
+
+
+def _forget_pool() -> None:
+    global _lock, _pool
+    _lock, _pool = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
+
+
+def _executor(workers: int) -> ThreadPoolExecutor:
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(workers, thread_name_prefix="narrowcast")
+        return _pool
+
+
+def run(kernel: Callable[..., Any], blocks: int, *args: Any, grain: int = 1) -> None:
+    """kernel(start, stop, *args) over 0 .. blocks, in at most threads() ranges of at least `grain` blocks."""
+    workers = min(threads(), max(1, blocks // max(1, grain)))
+    if workers == 1:
+        if blocks:
+            kernel(0, blocks, *args)
+        return
+    edges = [blocks * i // workers for i in range(workers + 1)]
+    pool = _executor(threads())
+    # The caller works too: with W threads, W - 1 tasks are queued.
+    pending = [pool.submit(kernel, a, b, *args) for a, b in pairwise(edges[1:])]
+    kernel(edges[0], edges[1], *args)
+    for task in pending:
+        task.result()

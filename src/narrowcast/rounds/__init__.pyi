@@ -1,0 +1,15 @@
+from . import exchange as exchange
+from . import records as records
+from . import schedules as schedules
+from .exchange import Round as Round
+from .local import Local as Local
+from .plan import Plan as Plan
+from .records import RoundRecord as RoundRecord
+from .sampling import Cohorts as Cohorts
+from .simulator import Simulation as Simulation
+from .simulator import simulate as simulate
+from .store import ClientStore as ClientStore
+from .task import Batch as Batch
+from .task import IndexArray as IndexArray
+from .task import Task as Task
+from .training import Training as Training

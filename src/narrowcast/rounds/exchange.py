@@ -1,0 +1,127 @@
+"""The four half-steps of a round, with every check between bytes and methods. All drivers use these.
+
+server: send_down -> bytes -> client: receive_down, ..., send_up -> bytes -> server: receive_up
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+from torch import Tensor
+
+from narrowcast.methods.base import DENSE, Accumulator, Method, Model, Server
+from narrowcast.numerics import keyed
+from narrowcast.numerics.flat import all_finite
+from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.rounds.task import IndexArray
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import Message, Payload, WireError
+
+
+@dataclass(frozen=True)
+class Round:
+    """Which exchange this is: every message names it, and one that names another is refused."""
+
+    run: bytes  # 8 bytes that identify the run
+    key: Key  # the run's key
+    number: int
+    version: int  # the server's, when the round began
+    digest: bytes  # of the server's theta at that version
+
+    def client_key(self, client: int) -> Key:
+        """The key of a client in this round, from which its route follows: both sides know it."""
+        return keyed.derive(self.key, Purpose.ROUTE, self.number, client)
+
+    def client_keys(self, clients: IndexArray) -> list[Key]:
+        """The keys of many clients."""
+        return keyed.derive_many(self.key, Purpose.ROUTE, self.number, clients)
+
+
+def run_id(description: bytes) -> bytes:
+    """Eight bytes from whatever describes a run: its config, its theta0."""
+    return xxhash.xxh3_64_digest(description)
+
+
+def seal(round: Round, payload: Payload, weight: int = 0) -> bytes:
+    """A payload in the envelope of its round, encoded."""
+    number, version = wire.u32(round.number), wire.u32(round.version)
+    return wire.encode(
+        Message(wire.FORMAT_VERSION, round.run, number, version, wire.u32(weight), round.digest, payload)
+    )
+
+
+def send_down(method: Method[Any], server: Server, round: Round, have: int | None) -> bytes:
+    """What a client at version `have` lacks, encoded."""
+    return seal(round, method.download(server, have))
+
+
+def is_fallback(method: Method[Any], down: bytes) -> bool:
+    """Whether a download is the whole model although the method has less to send."""
+    return not method.whole_model and wire.decode(down).payload.kind == DENSE
+
+
+def receive_down(
+    method: Method[Any], model: Model, data: bytes, run: bytes, key: Key, out: Tensor | None = None
+) -> tuple[Model, Tensor, Round]:
+    """(the client's new model, theta, the round it is in), theta checked against the server's digest."""
+    message = _decode(data, run)
+    version = wire.number(message.version)
+    model, theta = method.reconcile(model, message.payload, version, out)
+    if wire.digest(theta) != message.digest:
+        raise WireError(
+            f"theta at version {version} differs from the server's: this client must ask again as a newcomer"
+        )
+    return model, theta, Round(run, key, wire.number(message.round), version, message.digest)
+
+
+def send_up(
+    method: Method[Any], private: Any, v: Tensor, model: Model, round: Round, client: int, weight: int
+) -> tuple[Any, bytes]:
+    """(the client's new private state, its update, encoded); one that is not finite stays where it is."""
+    if not all_finite(v):
+        raise WireError(f"the update of client {client} has a NaN or an infinity")
+    private, payload = method.compress(private, v, model, round.client_key(client))
+    return private, seal(round, payload, weight)
+
+
+def receive_up(
+    method: Method[Any], acc: Accumulator, data: bytes, round: Round, client: int, seen: set[int]
+) -> Accumulator:
+    """acc with one client's update added; a message that does not belong here is a WireError.
+
+    `seen` are the clients whose updates this round has already: one upload a client and round.
+    """
+    if client in seen:
+        raise WireError(f"client {client} has sent its update of round {round.number} already")
+    message = check_up(method, data, round, client)
+    acc = method.add(acc, message.payload, wire.number(message.weight))
+    seen.add(client)
+    return acc
+
+
+def check_up(method: Method[Any], data: bytes, round: Round, client: int) -> Message:
+    """The message, if it is this run's, this round's, from this theta, by the route this client must take."""
+    message = _decode(data, round.run)
+    if not message.payload.blocks:
+        raise WireError(f"client {client} sent no numbers")
+    number, version = wire.number(message.round), wire.number(message.version)
+    if (number, version) != (round.number, round.version):
+        raise WireError(
+            f"an update of round {number}, version {version}, "
+            f"this is round {round.number}, version {round.version}"
+        )
+    if message.digest != round.digest:
+        raise WireError(f"client {client} trained on a theta that is not the server's")
+    expected = method.route(round.client_key(client))
+    if wire.number(message.payload.route) != expected:
+        raise WireError(f"client {client} took route {wire.number(message.payload.route)}, not {expected}")
+    return message
+
+
+def _decode(data: bytes, run: bytes) -> Message:
+    message = wire.decode(data)
+    if message.run != run:
+        raise WireError("a message of another run")
+    return message

@@ -1,0 +1,61 @@
+"""Plan: how a run goes, whatever its task and method."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from narrowcast import choices
+from narrowcast.numerics.purposes import Key
+from narrowcast.rounds.sampling import Cohorts
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long, how many, how fast. `epochs` and `rounds`: the first to be reached ends the run."""
+
+    cohort: int
+    lr: float
+    epochs: float | None = None
+    rounds: int | None = None
+    schedule: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 1.0)])
+    sampling: str = "epoch"
+    participation: float = 1.0
+    dropout: float = 0.0
+    local_steps: int | None = None  # None: what the method takes by default
+    local_batch: int = 0
+    local_lr: float | None = None  # None: the rate of the round
+    prox: float | None = None  # FedProx's mu; None: what the method takes by default
+    weighting: str = "clients"
+    evaluate_every: int = 0  # rounds; 0: once, at the end
+    per_client: bool = False
+    key: Key = 0
+    run: bytes = b"\0" * 8
+
+    def __post_init__(self) -> None:
+        if self.epochs is None and self.rounds is None:
+            raise ValueError("say how long to train: epochs or rounds")
+        if (self.epochs is not None and not self.epochs > 0) or (self.rounds is not None and self.rounds < 1):
+            raise ValueError(f"epochs and rounds must be positive, got {self.epochs} and {self.rounds}")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"lr must be a positive number, got {self.lr}")
+        choices.check("weighting", self.weighting, choices.WEIGHTING)
+        if self.local_steps is not None and self.local_steps < 1:
+            raise ValueError(f"local_steps must be at least 1, got {self.local_steps}")
+        if self.local_lr is not None and not (math.isfinite(self.local_lr) and self.local_lr > 0):
+            raise ValueError(f"local_lr must be a positive number, got {self.local_lr}")
+        if self.prox is not None and not (math.isfinite(self.prox) and self.prox >= 0):
+            raise ValueError(f"prox must be zero or positive, got {self.prox}")
+        if any(a >= b for (a, _), (b, _) in pairwise(self.schedule)) or not self.schedule:
+            raise ValueError(f"the knots of a schedule must rise in epochs, got {self.schedule}")
+
+    def cohorts(self, clients: int) -> Cohorts:
+        """Who comes when, of so many clients."""
+        return Cohorts(clients, self.cohort, self.key, self.sampling, self.participation, self.dropout)
+
+    def length(self, clients: int) -> int:
+        """Rounds of the run with so many clients."""
+        per_epoch = self.cohorts(clients).rounds_per_epoch
+        by_epochs = math.ceil(self.epochs * per_epoch - 1e-9) if self.epochs is not None else None
+        return max(1, min(rounds for rounds in (by_epochs, self.rounds) if rounds is not None))

@@ -1,0 +1,187 @@
+"""The in-process driver: many clients, one machine, the same bytes as over a network.
+
+Clients are numbers. What one of them keeps is the version it last saw (an integer); the model at a version
+is shared by all. Messages are really encoded and decoded: the theta that a round's gradients are taken at is
+the one a client reconciled from bytes, and its digest is compared with the server's in every round.
+
+For a linear method the sum of the clients' payloads is the payload of their sum, so the updates of all
+clients on one route are summed first and compressed once. `per_client=True` takes the slow road, one upload
+a client; both give the same bytes, and the same model within float tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from narrowcast.errors import Diverged
+from narrowcast.methods.base import Accumulator, Method, capped
+from narrowcast.numerics.keyed import Key
+from narrowcast.rounds import exchange
+from narrowcast.rounds.downloads import Downloads
+from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.local import Group, Local, client_updates, summed_update
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.rounds.store import ClientStore
+from narrowcast.rounds.task import IndexArray, Task
+from narrowcast.rounds.training import Training, augment_key, claim, local_work
+from narrowcast.wire.formats import FormatError
+from narrowcast.wire.messages import WireError
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the clients of a round share."""
+
+    round: Round
+    theta: Tensor  # (D,)
+    local: Local
+    augment: Key
+
+
+class Simulation(Training):
+    """A run on this machine."""
+
+    def __init__(self, task: Task, method: Method[Any], plan: Plan, store: ClientStore | None = None) -> None:
+        super().__init__(task, method, plan)
+        self.have: IndexArray = np.full(len(task.clients), -1, np.int64)
+        self.store = ClientStore() if store is None else store
+        self._client = method.newcomer(self.theta0, task.layout)
+
+    def collect(self, round: Round, record: RoundRecord) -> Accumulator:
+        came = self.cohorts.come(round.number)
+        answering = self.cohorts.answer(round.number, came)
+        if len(answering) < len(came):
+            record.dropped["no answer"] = len(came) - len(answering)
+        theta, reconciled = self._reconcile(self._download(came, round, record), round)
+        acc = self.method.zero(self.server)
+        if len(answering):
+            clock = time.perf_counter()
+            acc = self._train(self._work(theta, round, record.rate), answering, acc, record)
+            record.client_seconds = reconciled + (time.perf_counter() - clock) / len(answering)
+        return acc
+
+    def _download(self, came: IndexArray, round: Round, record: RoundRecord) -> bytes:
+        """Count what each client is sent, and return what the shared model lacks."""
+        downloads = Downloads(self.method, self.server, round, record)
+        for have in self.have[came].tolist():
+            downloads.send(None if have < 0 else have)
+        self.have[came] = self.server.version
+        return downloads.message(self._client.version)
+
+    def _reconcile(self, data: bytes, round: Round) -> tuple[Tensor, float]:
+        """(theta as a client has it, from bytes, in the memory of the task's model; the seconds it took)."""
+        clock = time.perf_counter()
+        self._client, theta, _ = exchange.receive_down(
+            self.method, self._client, data, round.run, round.key, self.task.buffer()
+        )
+        return theta, time.perf_counter() - clock
+
+    def _work(self, theta: Tensor, round: Round, rate: float) -> Work:
+        local = local_work(self.plan, self.method, rate)
+        if local.steps > 1 or local.probes:
+            theta = theta.clone()  # local steps run in the memory of the task's model
+        return Work(round, theta, local, augment_key(self.plan, round.number))
+
+    def _train(self, work: Work, clients: IndexArray, acc: Accumulator, record: RoundRecord) -> Accumulator:
+        """Updates of all clients, compressed, sent and added up; bytes and loss go into the record."""
+        group = list(zip(clients.tolist(), work.round.client_keys(clients), strict=True))
+        method = self.method
+        together = method.linear and not method.stateful and not method.probes and not self.plan.per_client
+        acc, losses, weight = (self._sum_by_route if together else self._one_by_one)(work, group, acc, record)
+        record.loss = losses / weight if weight else None
+        return acc
+
+    def _sum_by_route(
+        self, work: Work, group: Group, acc: Accumulator, record: RoundRecord
+    ) -> tuple[Accumulator, float, float]:
+        """Clients on one route: their updates are summed, and compressed once."""
+        losses = weight = 0.0
+        routes: dict[int, Group] = {}
+        for client, key in group:
+            routes.setdefault(self.method.route(key), []).append((client, key))
+        for _, members in sorted(routes.items()):
+            weights = [capped(self._weight(client)) for client, _ in members]
+            loss, v = summed_update(self.task, work.theta, members, weights, work.local, work.augment)
+            self._check(loss, work.round)
+            first = members[0][0]
+            try:
+                _, data = exchange.send_up(self.method, None, v, self._client, work.round, first, 1)
+                message, size = exchange.check_up(self.method, data, work.round, first), len(data)
+                del v, data  # either may be as large as the model
+                acc = self.method.add_sum(acc, message.payload, sum(weights), len(members))
+            except (WireError, FormatError) as error:
+                # It is our own message: only a gradient that blew up makes it bad.
+                raise Diverged(
+                    f"the gradient is not finite in round {work.round.number}: lower --lr"
+                ) from error
+            record.up += size * len(members)
+            record.clients += len(members)
+            losses += loss
+            weight += sum(weights)
+        return acc, losses, weight
+
+    def _one_by_one(
+        self, work: Work, group: Group, acc: Accumulator, record: RoundRecord
+    ) -> tuple[Accumulator, float, float]:
+        """Clients as a server meets them: what one sends may be refused, and is then counted as dropped."""
+        losses, weight, seen, lost = 0.0, 0.0, set[int](), self.store.lost
+        updates = client_updates(self.task, work.theta, group, work.local, work.augment)
+        for (client, _), (loss, v) in zip(group, updates, strict=True):
+            self._check(loss, work.round)
+            claim = self._weight(client)
+            try:
+                private, data = exchange.send_up(
+                    self.method, self.store.get(client), v, self._client, work.round, client, claim
+                )
+                record.up += len(data)
+                acc = exchange.receive_up(self.method, acc, data, work.round, client, seen)
+            except (WireError, FormatError):
+                record.dropped["refused"] = record.dropped.get("refused", 0) + 1
+                continue
+            if private is not None:
+                self.store.put(client, private)
+            record.clients += 1
+            losses += loss * capped(claim)
+            weight += capped(claim)
+        record.lost = self.store.lost - lost
+        if group and not weight:
+            raise Diverged(f"every update of round {work.round.number} was refused: lower --lr")
+        return acc, losses, weight
+
+    def _check(self, loss: float, round: Round) -> None:
+        if not math.isfinite(loss):
+            raise Diverged(
+                f"the loss is {loss} in round {round.number}: lower --lr (it was {self.plan.lr:g})"
+            )
+
+    def _weight(self, client: int) -> int:
+        return claim(self.plan, len(self.task.clients[client]))
+
+    def state(self) -> dict[str, Any]:
+        have = torch.from_numpy(self.have.copy())
+        return {**super().state(), "have": have, "private": self.store.snapshot()}
+
+    def settle(self, state: dict[str, Any]) -> None:
+        self.store.settle(state["private"])
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if len(state["have"]) != len(self.have):
+            raise ValueError(f"the checkpoint has {len(state['have'])} clients, this task {len(self.have)}")
+        super().restore(state)
+        self.have = state["have"].numpy().copy()
+        self.store.restore(state["private"])
+        self._client = self.method.newcomer(self.theta0, self.task.layout)
+
+
+def simulate(task: Task, method: Method[Any], plan: Plan) -> Iterator[RoundRecord]:
+    """Train: one record a round."""
+    return iter(Simulation(task, method, plan))

@@ -1,0 +1,72 @@
+"""What is trained: a model, a loss, data cut into clients, a metric. `tasks/` has those that come with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.purposes import Key
+
+IndexArray = NDArray[np.int64]
+
+
+class Batch(NamedTuple):
+    """Examples by index, with the weight of each: the objective is the weighted sum of their losses."""
+
+    index: IndexArray  # type: ignore[assignment]  # (B,); hides tuple.index, which nobody needs here
+    weight: Tensor  # (B,), sums to 1 for a mean
+    key: Key  # for augmentation: the same key and index give the same picture
+
+
+class Task(Protocol):
+    """Inherit from it to get `gradients` and `walk`, which are made of `gradient`."""
+
+    name: str
+    layout: Layout
+    clients: Sequence[IndexArray]
+    metric: str  # the headline of what `evaluate` returns
+    higher_is_better: bool  # of the metric
+
+    def theta0(self) -> Tensor:
+        """(D,) where training starts: the same bits on every machine."""
+
+    def buffer(self) -> Tensor:
+        """(D,) the memory that the model's parameters are views of: write theta there and save a copy."""
+
+    def loss(self, theta: Tensor, batch: Batch) -> float:
+        """The objective, forward only."""
+
+    def gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
+        """The objective and its gradient (D,), valid until the next call."""
+
+    def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
+        """Each batch's own objective and gradient, in order; a gradient is valid until the next."""
+        return (self.gradient(theta, batch) for batch in batches)
+
+    def walk(
+        self, theta: Tensor, walks: Iterable[Sequence[Batch]], rate: float, prox: float
+    ) -> Iterator[tuple[float, Tensor]]:
+        """(mean loss, end (D,)) of each client's SGD steps from theta, one a batch; valid until the next.
+
+        `prox` is FedProx's mu. The steps are taken in the memory of the model: theta must lie elsewhere.
+        """
+        for batches in walks:
+            here, losses = self.buffer().copy_(theta), 0.0
+            for batch in batches:
+                loss, gradient = self.gradient(here, batch)
+                if prox:
+                    gradient.add_(here - theta, alpha=prox)
+                here.sub_(gradient, alpha=rate)
+                losses += loss
+            yield losses / len(batches), here
+
+    def evaluate(self, theta: Tensor) -> dict[str, float]:
+        """Metrics on held-out data."""
+
+    def state_dict(self, theta: Tensor) -> dict[str, Tensor]:
+        """The whole model at theta, by name, as torch's `load_state_dict` takes it."""

@@ -1,0 +1,131 @@
+"""The server's side of a run, whoever brings the clients: rounds, rates, cohorts, records, checkpoints.
+
+A driver (the simulator, Flower) says in `collect` how a round's downloads reach the clients and how their
+updates come back; everything before and after that is here, once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from narrowcast.errors import Diverged
+from narrowcast.methods.base import Accumulator, Method, RoundInfo
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.rounds import records, schedules
+from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.local import Local
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.rounds.task import Task
+from narrowcast.wire import messages as wire
+
+MAX_U32 = (1 << 32) - 1
+
+
+class Training(ABC):
+    """A run in progress: iterate for one record a round; `state` and `restore` to stop and go on."""
+
+    checkpoint_seconds: ClassVar[float] = 20.0  # between two checkpoints, at least
+
+    def __init__(self, task: Task, method: Method[Any], plan: Plan) -> None:
+        self.task, self.method, self.plan = task, method, plan
+        self.cohorts, self.rounds = plan.cohorts(len(task.clients)), plan.length(len(task.clients))
+        self.theta0 = task.theta0()
+        self.server = method.server(self.theta0, task.layout)
+        self.round = 0
+        self._theta = method.theta(self.server, torch.empty_like(self.theta0))
+
+    @abstractmethod
+    def collect(self, round: Round, record: RoundRecord) -> Accumulator:
+        """The updates of this round's clients, added up; bytes, loss and who was dropped go to the record."""
+
+    @property
+    def theta(self) -> Tensor:
+        """The server's model, valid until the next round."""
+        return self._theta
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        while self.round < self.rounds:
+            yield self.step()
+
+    def step(self) -> RoundRecord:
+        """One round, from the choice of clients to the record."""
+        started = time.perf_counter()
+        records.reset_peak_memory()
+        round, record = self.open()
+        self.close(self.collect(round, record), record)
+        record.seconds = time.perf_counter() - started
+        record.peak_memory = records.peak_memory()
+        return record
+
+    def open(self) -> tuple[Round, RoundRecord]:
+        """The round that begins now, and its record, still empty."""
+        number, plan = self.round, self.plan
+        round = Round(plan.run, plan.key, number, self.server.version, wire.digest(self._theta))
+        record = RoundRecord(
+            round=number,
+            epoch=self.cohorts.epoch(number),
+            version=self.server.version,
+            rate=plan.lr * schedules.factor(plan.schedule, (number + 0.5) / self.cohorts.rounds_per_epoch),
+            loss=None,
+            clients=0,
+            up=0,
+            down=0,
+        )
+        return round, record
+
+    def close(self, acc: Accumulator, record: RoundRecord) -> None:
+        """The server's step with what was collected, and the evaluation where one is due."""
+        number, every = self.round, self.plan.evaluate_every
+        info = RoundInfo(number, record.epoch, self.cohorts.epoch_end(number), record.rate)
+        self.server = self.method.step(self.server, acc, info)
+        self._theta = self.method.theta(self.server, self._theta)
+        record.version = self.server.version
+        self.round += 1
+        if self.round == self.rounds or (every and self.round % every == 0):
+            record.metrics = self.task.evaluate(self._theta)
+            if not all(map(math.isfinite, record.metrics.values())):
+                raise Diverged(f"evaluation after round {number} gave {record.metrics}: lower --lr")
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"round": self.round, "server": self.method.state(self.server)}
+
+    def settle(self, state: dict[str, Any]) -> None:
+        """This `state` is safe on disk: what only earlier ones need may go (most drivers keep nothing)."""
+        return
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken: the rounds that follow are those of an undisturbed run."""
+        self.round = state["round"]
+        self.server = self.method.restore(self.theta0, self.task.layout, state["server"])
+        self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
+
+
+def local_work(plan: Plan, method: Method[Any], rate: float) -> Local:
+    """How a client trains in a round with this rate."""
+    return Local(
+        steps=plan.local_steps or method.local_steps,
+        batch=plan.local_batch,
+        rate=plan.local_lr or rate or plan.lr,
+        prox=method.prox if plan.prox is None else plan.prox,
+        probes=method.probes,
+    )
+
+
+def claim(plan: Plan, examples: int) -> int:
+    """What a client with so many examples says its update weighs."""
+    return 1 if plan.weighting == "clients" else min(examples, MAX_U32)
+
+
+def augment_key(plan: Plan, round: int) -> Key:
+    """What the pictures of a round are changed by, at every client."""
+    return keyed.derive(plan.key, Purpose.AUGMENT, round)

@@ -1,0 +1,46 @@
+"""Checkpoints of a run: when one is taken, and when it is written."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from narrowcast import files
+from narrowcast.rounds.training import Training
+
+COSTS = 10.0  # times what one took, before the next: a model or clients' states may be gigabytes
+
+
+class Checkpoints:
+    """Taken when due, written when the round after went well: one that leads to ruin is never kept."""
+
+    def __init__(self, training: Training, run: bytes, folder: Path, log: io.BufferedWriter) -> None:
+        self.training, self.run, self.folder, self.log = training, run, folder, log
+        self.held: dict[str, Any] | None = None
+        self.due = time.monotonic() + training.checkpoint_seconds
+
+    def take_if_due(self) -> None:
+        started = time.monotonic()
+        if self.held is None and started > self.due:
+            self.held = self.training.state()
+            took = time.monotonic() - started
+            self.due = started + max(self.training.checkpoint_seconds, COSTS * took)
+
+    def went_well(self) -> None:
+        if self.held is not None:
+            started = time.monotonic()
+            self.write(self.held)
+            self.held = None
+            ended = time.monotonic()
+            self.due = max(self.due, ended + COSTS * (ended - started))
+
+    def write(self, state: dict[str, Any]) -> None:
+        files.sync(self.log)
+        buffer = io.BytesIO()
+        torch.save({"run": self.run.hex(), "simulation": state}, buffer)
+        files.write_atomically(self.folder / "checkpoint.pt", buffer.getbuffer())
+        self.training.settle(state)

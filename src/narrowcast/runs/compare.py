@@ -1,0 +1,70 @@
+"""Several runs from one TOML file: shared settings at the top, a `[[run]]` table for each run.
+
+Each run has its folder below the comparison's. A finished run is not repeated, an unfinished one goes on.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from narrowcast.runs import attempts, run_folder
+from narrowcast import files
+from narrowcast.runs import runner
+from narrowcast.runs.config import RunConfig
+from narrowcast.errors import ConfigError
+from narrowcast.runs.reading import make_config, read_toml
+from narrowcast.runs.used import refuse_unused
+from narrowcast.runs.runner import OnRecord
+
+
+@dataclass(frozen=True)
+class Comparison:
+    title: str | None
+    configs: dict[str, RunConfig]  # folder name -> configuration
+
+
+def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
+    """The runs of a comparison, every one of them checked before the first begins."""
+    table = read_toml(path)
+    title = table.pop("title", None)
+    runs = table.pop("run", None)
+    if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
+        raise ConfigError(f"{path} compares nothing: it needs a [[run]] table for each run")
+    overrides = overrides or {}
+    configs: dict[str, RunConfig] = {}
+    for number, run in enumerate(runs, 1):
+        try:
+            config = make_config({**table, **run, **overrides})
+            refuse_unused(run, config)
+        except ConfigError as error:
+            raise ConfigError(f"{path}, run {number}: {error}") from None
+        folder = re.sub(r"[^\w.=+-]+", "-", config.label).strip("-.") or f"run-{number}"
+        if folder in configs:
+            raise ConfigError(
+                f"{path}, run {number}: another run is called {config.label!r} too: give it a name"
+            )
+        configs[folder] = config
+    try:
+        refuse_unused({**table, **overrides}, *configs.values())
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return Comparison(title, configs)
+
+
+def run_all(
+    comparison: Comparison, out: Path, on_record: OnRecord | None = None, force: bool = False
+) -> list[Path]:
+    """Run what is missing, in order; the folders of all runs."""
+    for name, config in comparison.configs.items():
+        folder = out / name
+        if not force and run_folder.is_run(folder):
+            attempts.agree(config, folder, "use --force, or another --out")
+            runner.resume(folder, on_record)
+        else:
+            runner.start(config, folder, on_record, force)
+    return [out / name for name in comparison.configs]

@@ -1,0 +1,289 @@
+"""A run's configuration: one flat, validated table, from TOML or from the command line.
+
+Every field is a flag of `narrowcast run` (`local_steps` is `--local-steps`) and a key of a TOML file. What
+is unset takes the task's or the method's own default; the run folder records the resolved table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import xxhash
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from narrowcast import choices
+from narrowcast.errors import ConfigError
+from narrowcast.methods.table import METHODS, OPTIMISERS
+from narrowcast.subspaces.table import KINDS
+from narrowcast.tasks.table import CUSTOM, TASKS
+from narrowcast.wire.table import FORMATS
+
+if TYPE_CHECKING:  # neither torch nor numba is needed to read settings
+    from narrowcast.methods.base import Method
+    from narrowcast.numerics.purposes import Key
+    from narrowcast.rounds.plan import Plan
+    from narrowcast.tasks.options import TaskOptions
+
+CHOICES: dict[str, Collection[str]] = {
+    "task": [*TASKS, CUSTOM],
+    "method": METHODS,
+    "subspace": KINDS,
+    "optimiser": OPTIMISERS,
+    "convention": choices.CONVENTIONS,
+    "uplink": FORMATS,
+    "downlink": choices.DOWNLINKS,
+    "sampling": choices.SAMPLING,
+    "weighting": choices.WEIGHTING,
+    "engine": choices.ENGINES,
+    "partition": choices.PARTITIONS,
+    "trainable": choices.TRAINABLE,
+    "precision": choices.PRECISIONS,
+}
+RENAMED = {"seeds": "directions"}  # what older configurations say
+Positive = Annotated[int, Field(ge=1, le=1 << 40)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class RunConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task: str = Field(description="what to train: " + ", ".join(TASKS))
+    method: str = Field("static", description="how to compress: " + ", ".join(METHODS))
+    name: str = Field("", description="label in tables and pictures (default: method and dim)")
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = Field(
+        0, description="of theta0, A, the clients and the sampling"
+    )
+
+    dim: Positive = Field(1024, description="d: numbers in an upload")
+    subspaces: Positive = Field(8, description="K of the K-subspace methods")
+    refresh: str = Field(
+        "epoch", description='time-varying: a new A after every "epoch" or every N rounds with updates'
+    )
+    subspace: str = Field("rotation", description="kind of A: " + ", ".join(KINDS))
+    optimiser: str = Field("sgd", description="on the server: " + ", ".join(OPTIMISERS))
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="beta of momentum and adam")
+    carry: bool = Field(False, description="carry momentum over to a new A instead of resetting it")
+    convention: str = Field(
+        "orthonormal", description="of --lr: a step along an orthonormal basis, or the paper's E[AA^T] = I"
+    )
+    uplink: str = Field("f32", description="numbers of an upload: " + ", ".join(FORMATS))
+    downlink: str = Field("f32", description="numbers of a download")
+
+    k: Positive | None = Field(
+        None, description="coordinates in an upload of topk, fetchsgd, stc, dgc, ef21 (default: D/100)"
+    )
+    error_feedback: bool = Field(
+        True, description="clients keep what they could not send (topk, stc, powersgd)"
+    )
+    warmup: Annotated[int, Field(ge=0)] = Field(0, description="dgc: rounds until k is reached")
+    sketch_rows: Annotated[int, Field(ge=1, le=64)] = Field(5, description="fetchsgd: rows of the sketch")
+    sketch_columns: Positive | None = Field(None, description="fetchsgd: its columns (default: D / 4 rows)")
+    rank: Annotated[int, Field(ge=1, le=1024)] = Field(2, description="of powersgd and random-low-rank")
+    levels: Annotated[int, Field(ge=1, le=127)] = Field(7, description="qsgd: steps between 0 and the norm")
+    directions: Annotated[int, Field(ge=1, le=1 << 16)] = Field(
+        1024, description="fedkseed: K, of seeded directions"
+    )
+    epsilon: Annotated[float, Field(gt=0, le=1)] = Field(1e-3, description="fedkseed: how far a probe goes")
+
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        1.0, description="peak learning rate of the server"
+    )
+    schedule: str = Field(
+        "triangle", description='factor of lr: "constant", "triangle" or knots "epoch:factor,..."'
+    )
+    epochs: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        None, description="length of the run in epochs"
+    )
+    rounds: Annotated[int, Field(ge=1, lt=1 << 31)] | None = Field(
+        None, description="length of the run in rounds"
+    )
+    cohort: Positive | None = Field(
+        None, description="clients a round (default: a tenth of them, at most 100)"
+    )
+    sampling: str = Field(
+        "epoch", description="every client once an epoch, or drawn afresh"
+    )
+    participation: Share = Field(1.0, description="fraction of the asked clients that come")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="fraction of those that never answer"
+    )
+    local_steps: Positive | None = Field(None, description="steps of a client a round (fedavg: 5, others: 1)")
+    local_batch: Annotated[int, Field(ge=0)] = Field(
+        0, description="examples of a local step (0: all it has)"
+    )
+    local_lr: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="rate of local steps (default: the round's)"
+    )
+    prox: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="FedProx's mu, against walking away in local steps (fedprox: 0.1, others: 0)"
+    )
+    weighting: str = Field("clients", description="what an update weighs")
+    evaluate_every: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="rounds between evaluations (default: an epoch; 0: only at the end)"
+    )
+    per_client: bool = Field(
+        False, description="compress every client's update by itself, the slow exact road"
+    )
+    engine: str = Field(
+        "here", description="where clients run: in this process, or as nodes of Flower's simulation engine"
+    )
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        None, description="of this machine (default: 1 for small models, else all cores)"
+    )
+
+    clients: Positive | None = Field(None, description="number of clients (default: the task's)")
+    partition: str | None = Field(
+        None, description="of data into clients"
+    )
+    alpha: Annotated[float, Field(gt=0)] = Field(0.5, description="of the Dirichlet partition")
+    width: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
+        None, description="width of the model (default: the task's)"
+    )
+    trainable: str = Field(
+        "all", description="parameters that are trained and sent: all, biases and head (BitFit), or LoRA's"
+    )
+    lora_rank: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="r of --trainable lora")
+    lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        4.0, description="its scale: W + alpha/r B A"
+    )
+    freeze: str | None = Field(
+        None, description="regular expression: parameters whose name has a match are not trained"
+    )
+    examples: Positive | None = Field(None, description="train on so many examples (default: all)")
+    test_examples: Positive | None = Field(None, description="evaluate on so many (default: all)")
+    model: str | None = Field(
+        None, description="of a task over text: a folder, a name on the hub, minilm, smollm2, or tiny"
+    )
+    tokens: Annotated[int, Field(ge=8, le=1 << 20)] | None = Field(
+        None, description="of the longest sequence of a task over text (default: the task's)"
+    )
+    precision: str = Field(
+        "f32", description="a text model computes in; theta and messages do not change"
+    )
+    checkpointing: bool = Field(
+        False, description="a text model computes its activations twice instead of keeping them"
+    )
+    data: str | None = Field(None, description="folder of the data (default: NARROWCAST_DATA)")
+    validation: bool = Field(
+        False, description="evaluate on a held-out tenth of the training set, to tune rates"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, table: Any) -> Any:
+        if not isinstance(table, dict):
+            return table
+        return {RENAMED.get(name, name): value for name, value in table.items()}
+
+    @field_validator(*CHOICES)
+    @classmethod
+    def _known(cls, value: str | None, info: ValidationInfo) -> str | None:
+        known = CHOICES[str(info.field_name)]
+        if value is not None and value not in known:
+            raise ValueError(f"unknown {info.field_name} {value!r}: choose one of {', '.join(known)}")
+        return value
+
+    @field_validator("refresh", mode="before")
+    @classmethod
+    def _refresh(cls, value: Any) -> str:
+        if str(value) == "epoch" or (str(value).isascii() and str(value).isdigit() and int(value) > 0):
+            return str(value)
+        raise ValueError(f'must be "epoch" or a positive number of rounds, got {value!r}')
+
+    @field_validator("schedule")
+    @classmethod
+    def _schedule(cls, value: str) -> str:
+        from narrowcast.rounds import schedules
+
+        schedules.knots(value, epochs=1.0)
+        return value
+
+    @model_validator(mode="after")
+    def _length(self) -> RunConfig:
+        if self.epochs is None and self.rounds is None:
+            raise ValueError("say how long to train: --epochs or --rounds")
+        return self
+
+    @property
+    def label(self) -> str:
+        if self.name:
+            return self.name
+        trained = {"all": "", "biases": "biases", "lora": f"lora r={self.lora_rank}"}[self.trainable]
+        return " ".join(filter(None, (self.method, self.build_method().setting, trained)))
+
+    def agrees_with(self, resolved: RunConfig) -> bool:
+        """Whether a resolved configuration may have come from this one."""
+        theirs = resolved.model_dump()
+        return all(theirs[name] == value for name, value in self.model_dump(exclude_none=True).items())
+
+    def digest(self, only: set[str] | None = None) -> str:
+        """Eight hex digits of what is asked beside the defaults, of these settings or of all."""
+        asked = msgspec.json.encode(
+            self.model_dump(include=only, exclude_defaults=True), order="deterministic"
+        )
+        return xxhash.xxh3_64_hexdigest(asked)[:8]
+
+    @property
+    def key(self) -> Key:
+        """The run's key: everything random in the run is derived from it."""
+        from narrowcast.numerics import keyed
+
+        return keyed.derive(self.seed, keyed.Purpose.RUN)
+
+    def _of(self, kind: type) -> dict[str, Any]:
+        """The settings that have the name of a field of this dataclass: they are handed on as they are."""
+        return {f.name: getattr(self, f.name) for f in fields(kind) if f.name in RunConfig.model_fields}
+
+    def task_options(self) -> TaskOptions:
+        from narrowcast.tasks.options import TaskOptions
+
+        data = Path(self.data) if self.data else None
+        return TaskOptions(**self._of(TaskOptions) | {"key": self.key, "data": data})
+
+    def method_options(self, clients: int = 1) -> dict[str, Any]:
+        """What the method of this run is made with, for a task with so many clients."""
+        entry = METHODS[self.method]
+        betas = {} if self.optimiser == "sgd" else {"beta": self.momentum}
+        own: dict[str, Any] = {
+            "key": self.key,
+            "clients": clients,
+            "refresh": self.refresh if self.refresh == "epoch" else int(self.refresh),
+            "optimiser": OPTIMISERS[self.optimiser](**betas),
+            "unbiased": self.convention == "unbiased",
+        }
+        values = self._of(entry.kind) | own
+        return {name: values[name] for name in entry.options if name in values}
+
+    def build_method(self, clients: int = 1) -> Method[Any]:
+        """The method for a task with so many clients."""
+        return METHODS[self.method].make(**self.method_options(clients))
+
+    def plan(self, clients: int, run: bytes = bytes(8)) -> Plan:
+        """The plan for a task with so many clients."""
+        from narrowcast.rounds import schedules
+        from narrowcast.rounds.plan import Plan
+
+        cohort = self.cohort or max(1, min(100, clients // 10))
+        if cohort > clients:
+            raise ConfigError(f"--cohort {cohort}: the task has only {clients} clients")
+        per_epoch = -(-clients // cohort)
+        epochs = min(e for e in (self.epochs, self.rounds and self.rounds / per_epoch) if e)
+        own: dict[str, Any] = {
+            "cohort": cohort,
+            "schedule": schedules.knots(self.schedule, epochs),
+            "evaluate_every": per_epoch if self.evaluate_every is None else self.evaluate_every,
+            "key": self.key,
+            "run": run,
+        }
+        return Plan(**self._of(Plan) | own)

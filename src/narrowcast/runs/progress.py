@@ -1,0 +1,65 @@
+"""Live progress of a run in the terminal; a line now and then where there is none."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.units import format_bytes
+from narrowcast.runs.run_folder import Facts
+
+SILENT_SECONDS = 15.0
+
+
+class RunProgress:
+    """Call it with every record. Runs of a comparison share one display, a bar each."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bars = Progress(
+            TextColumn("{task.description:<25.25}", markup=False),
+            BarColumn(bar_width=12),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._bar: dict[str, TaskID] = {}
+        self._bytes: dict[str, int] = {}
+        self._metric: dict[str, str] = {}
+        self._spoke = time.monotonic()
+
+    def __enter__(self) -> RunProgress:
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.bars.stop()
+
+    def __call__(self, facts: Facts, record: RoundRecord) -> None:
+        name = facts.label
+        if name not in self._bar:
+            self._bar[name] = self.bars.add_task(name, total=facts.rounds, status="")
+            self._bytes[name] = 0
+        self._bytes[name] += record.up + record.down
+        if facts.metric in record.metrics:
+            self._metric[name] = f"{facts.metric} {record.metrics[facts.metric]:.4g}"
+        so_far = self._metric.get(name) or ("" if record.loss is None else f"loss {record.loss:.4g}")
+        status = f"{so_far:<15} {format_bytes(self._bytes[name]):>7}"
+        self.bars.update(self._bar[name], completed=record.round + 1, status=status)
+        last = record.round + 1 == facts.rounds
+        if not self.console.is_terminal and (last or time.monotonic() - self._spoke > SILENT_SECONDS):
+            self._spoke = time.monotonic()
+            self.console.print(
+                f"{name}: round {record.round + 1} of {facts.rounds}  {status}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )

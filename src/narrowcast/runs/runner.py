@@ -1,0 +1,218 @@
+"""A run in a folder of its own (see `run_folder`). Killed at any moment, it can go on.
+
+The order of writing makes a kill harmless: records reach the disk before the checkpoint that counts them, and
+a resumed run drops whatever lines lie beyond its checkpoint.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+import torch
+
+from narrowcast.rounds import exchange, records
+from narrowcast import files
+from narrowcast.runs import modelfile
+from narrowcast.wire import messages as wire
+from narrowcast.errors import ConfigError, Interrupted
+from narrowcast import __version__
+from narrowcast.runs.prepared import Prepared, prepare
+from narrowcast.runs.threads import using_threads
+from narrowcast.runs.run_folder import CHECKPOINT, CONFIG, FACTS, FILES, MODEL, PRIVATE, RECORDS, Facts, finished, is_run, load_config, load_facts, to_toml
+from threading import Event
+from narrowcast.runs.checkpoints import Checkpoints
+from narrowcast.runs.config import RunConfig
+from narrowcast.errors import ConfigError
+from narrowcast.runs.reading import make_config, read_toml
+from narrowcast.runs.interrupts import interrupts
+from narrowcast.numerics import pool
+from narrowcast.methods.base import Method
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.rounds.store import ClientStore
+from narrowcast.tasks.table import build
+from narrowcast.rounds.task import Task
+from narrowcast.rounds.training import Training
+
+OnRecord = Callable[[Facts, RoundRecord], None]
+Driver = Callable[[Task, Method[Any], Plan, Path], Training]  # the path is the run's folder
+Until = Callable[[], bool]  # asked after a round: True ends the run there, to be gone on with or left
+
+
+def start(
+    config: RunConfig,
+    folder: Path,
+    on_record: OnRecord | None = None,
+    force: bool = False,
+    until: Until | None = None,
+    *,
+    task: Task | None = None,
+    driver: Driver | None = None,
+) -> Path:
+    """Run in a new folder. One that holds a run already is refused, or its run replaced with `force`.
+
+    `task` is the caller's own, in place of the one that the configuration names; `driver` brings the clients,
+    who are simulated without one.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is not a folder")
+    if is_run(folder) and not force:
+        raise ConfigError(
+            f"{folder} holds a run already: go on with --resume {folder}, replace it with --force, "
+            "or choose another --out"
+        )
+    if (folder / CONFIG).exists() and not is_run(folder):
+        raise ConfigError(f"{folder} has a config.toml that no run has written: choose another --out")
+    # Whatever is wrong with the settings or the data is said before a file is written.
+    run = _prepare(config, folder, task, driver)
+    folder.mkdir(parents=True, exist_ok=True)
+    with files.locked(folder):
+        for name in FILES:
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+        files.write_atomically(folder / FACTS, msgspec.json.format(msgspec.json.encode(run.facts)))
+        files.write_atomically(folder / CONFIG, to_toml(run.prepared.config))
+        return _go(run, folder, on_record, until)
+
+
+def resume(
+    folder: Path,
+    on_record: OnRecord | None = None,
+    until: Until | None = None,
+    *,
+    task: Task | None = None,
+    driver: Driver | None = None,
+) -> Path:
+    """Go on with a run that was stopped or killed; a finished one is left as it is."""
+    config = load_config(folder)
+    with files.locked(folder):
+        if finished(folder):
+            return folder
+        run = _prepare(config, folder, task, driver)
+        before = load_facts(folder)
+        if (run.facts.theta0, run.facts.clients, run.facts.rounds) != (
+            before.theta0,
+            before.clients,
+            before.rounds,
+        ):
+            raise ConfigError(
+                f"{folder} was begun with another config.toml, other data or another model: it cannot go on"
+            )
+        _restore(run, folder, on_record)
+        return _go(run, folder, on_record, until)
+
+
+def rebuild(folder: Path) -> tuple[Any, torch.Tensor]:
+    """(the task, theta) of a finished run, from its folder: theta0 anew, then the exported model."""
+    config = load_config(folder)
+    if not finished(folder):
+        raise ConfigError(f"{folder} has no model yet: finish it with narrowcast run --resume {folder}")
+    task = build(config.task, config.task_options())
+    return task, modelfile.load_model(folder / MODEL, task.theta0())
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run with a driver, ready to go."""
+
+    prepared: Prepared
+    facts: Facts
+    training: Training
+
+
+def _simulated(task: Task, method: Method[Any], plan: Plan, folder: Path) -> Training:
+    return Simulation(task, method, plan, ClientStore(folder / PRIVATE))
+
+
+def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver | None) -> _Run:
+    run = prepare(config, task)
+    training = (driver or _simulated)(run.task, run.method, run.plan, folder)
+    facts = Facts(
+        label=run.config.label,
+        task=run.config.task,
+        method=run.config.method,
+        parameters=run.theta0.numel(),
+        clients=len(run.task.clients),
+        rounds=run.rounds,
+        rounds_per_epoch=run.cohorts.rounds_per_epoch,
+        metric=run.task.metric,
+        higher_is_better=run.task.higher_is_better,
+        theta0=wire.digest(run.theta0).hex(),
+        seed=run.config.seed,
+        narrowcast=__version__,
+        torch=str(torch.__version__),
+        commit=files.commit(),
+    )
+    return _Run(run, facts, training)
+
+
+def _go(run: _Run, folder: Path, on_record: OnRecord | None, until: Until | None) -> Path:
+    """Rounds to the end, with checkpoints, on the run's threads."""
+    assert run.prepared.config.threads is not None
+    with using_threads(run.prepared.config.threads), (folder / RECORDS).open("ab") as log, interrupts() as stop:
+        _rounds(run, Checkpoints(run.training, run.prepared.plan.run, folder, log), on_record, until, stop)
+    training, config = run.training, run.prepared.config
+    if training.round == training.rounds:
+        options = config.method_options(len(training.task.clients))
+        layout = training.task.layout
+        modelfile.save(folder / MODEL, config.method, options, training.server, training.theta0, layout)
+        shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+    if stop.is_set():
+        raise Interrupted(f"stopped after round {training.round} of {training.rounds}")
+    return folder
+
+
+def _rounds(
+    run: _Run, checkpoints: Checkpoints, on_record: OnRecord | None, until: Until | None, stop: Event
+) -> None:
+    training, log = run.training, checkpoints.log
+    if training.round == 0:
+        checkpoints.write(training.state())
+    for record in training:
+        checkpoints.went_well()
+        log.write(records.to_line(record))
+        log.flush()
+        if on_record:
+            on_record(run.facts, record)
+        checkpoints.take_if_due()
+        if stop.is_set() or (until is not None and until()):
+            break
+    checkpoints.write(training.state())
+
+
+def _restore(run: _Run, folder: Path, on_record: OnRecord | None) -> None:
+    """Go to the checkpoint, if there is one, and cut the records to it."""
+    path = folder / CHECKPOINT
+    if not path.is_file():
+        (folder / RECORDS).unlink(missing_ok=True)
+        return
+    try:
+        state = torch.load(path, weights_only=True)
+        if state["run"] != run.prepared.plan.run.hex():
+            raise ConfigError(
+                f"{path} belongs to other settings than {folder / CONFIG}: it cannot go on"
+            )
+        run.training.restore(state["simulation"])
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{path} is damaged ({type(error).__name__}): start the run anew with --force"
+        ) from error
+    done = records.read(folder / RECORDS, before=run.training.round)
+    if len(done) != run.training.round:
+        raise ConfigError(
+            f"{folder}/records.jsonl has {len(done)} of the {run.training.round} rounds of its checkpoint: "
+            "start the run anew with --force"
+        )
+    files.write_atomically(folder / RECORDS, b"".join(map(records.to_line, done)))
+    for record in done:
+        if on_record:
+            on_record(run.facts, record)

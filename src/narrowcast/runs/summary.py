@@ -1,0 +1,103 @@
+"""A run in one row, read from its folder alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from narrowcast.runs import run_folder
+from narrowcast.rounds import records
+from narrowcast.runs import runner
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.runs.run_folder import Facts
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Totals of a run. Bytes are those of encoded messages."""
+
+    folder: Path
+    facts: Facts
+    rounds: int  # done
+    metric: float | None  # the headline metric at the last evaluation
+    up: int
+    down: int
+    down_first: int
+    down_dense: int
+    uploads: int  # messages
+    downloads: int
+    dropped: dict[str, int]
+    seconds: float
+    curve: list[tuple[int, float]]  # (bytes up and down so far, metric) at every evaluation
+    last: dict[str, float]  # all metrics of the last evaluation
+
+    @property
+    def complete(self) -> bool:
+        return self.rounds == self.facts.rounds
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How many times fewer bytes than a reference; total is the harmonic mean, as in the paper."""
+
+    up: float
+    down: float
+
+    @property
+    def total(self) -> float:
+        return 2 / (1 / self.up + 1 / self.down)
+
+
+def summarise(folder: Path) -> Summary:
+    facts = run_folder.load_facts(folder)
+    path = folder / "records.jsonl"
+    return _summary(folder, facts, records.read(path) if path.is_file() else [])
+
+
+def _summary(folder: Path, facts: Facts, rows: list[RoundRecord]) -> Summary:
+    curve: list[tuple[int, float]] = []
+    dropped: dict[str, int] = {}
+    total = 0
+    for r in rows:
+        total += r.up + r.down
+        if facts.metric in r.metrics:
+            curve.append((total, r.metrics[facts.metric]))
+        for why, count in r.dropped.items():
+            dropped[why] = dropped.get(why, 0) + count
+    answered = sum(r.clients for r in rows)
+    return Summary(
+        folder=folder,
+        facts=facts,
+        rounds=len(rows),
+        metric=curve[-1][1] if curve else None,
+        up=sum(r.up for r in rows),
+        down=sum(r.down for r in rows),
+        down_first=sum(r.down_first for r in rows),
+        down_dense=sum(r.down_dense for r in rows),
+        uploads=answered,
+        downloads=answered + sum(dropped.values()),
+        dropped=dropped,
+        seconds=sum(r.seconds for r in rows),
+        curve=curve,
+        last=next((r.metrics for r in reversed(rows) if r.metrics), {}),
+    )
+
+
+def reference(run: Summary, runs: list[Summary]) -> Summary | None:
+    """The uncompressed run of the same task and model that a run is compared with, if it is among them."""
+
+    def kind(r: Summary) -> tuple[str, int, int]:
+        return r.facts.task, r.facts.parameters, r.facts.clients
+
+    plain = [r for r in runs if r.facts.method == "uncompressed" and r.complete and kind(r) == kind(run)]
+    return max(plain, key=lambda r: r.up + r.down, default=None)
+
+
+def compression(run: Summary, against: Summary | None) -> Compression | None:
+    """Per run against the reference run; without one, per message against 4 D bytes."""
+    if not run.up or not run.down:
+        return None
+    if against is not None:
+        return Compression(against.up / run.up, against.down / run.down)
+    whole = 4 * run.facts.parameters
+    return Compression(whole * run.uploads / run.up, whole * run.downloads / run.down)

@@ -1,0 +1,40 @@
+"""The kinds of A by name. `make(spec)` rebuilds the A that a spec names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from narrowcast.registry import Registry
+
+if TYPE_CHECKING:
+    from narrowcast.numerics.purposes import Key
+    from narrowcast.subspaces.base import Subspace, SubspaceSpec
+
+KINDS: Registry[type[Subspace]] = Registry(
+    "kind of subspace",
+    {
+        "rotation": "narrowcast.subspaces.rotation:Rotation",
+        "fastfood": "narrowcast.subspaces.fastfood:Fastfood",
+        "grouping": "narrowcast.subspaces.rotation:Grouping",
+        "dense": "narrowcast.subspaces.dense:Dense",
+    },
+)
+
+
+def subspace(kind: str, D: int, d: int, key: Key) -> Subspace:
+    """A of a kind, in R^{D x d}, from a key.
+
+    >>> A = subspace("rotation", D=1000, d=64, key=7)
+    >>> import torch
+    >>> A.project(torch.ones(1000)).shape
+    torch.Size([64])
+    """
+    return KINDS.find(kind)(D, d, key)
+
+
+def make(spec: SubspaceSpec) -> Subspace:
+    """The A that `spec` names; a spec whose n and V are not those of its kind is refused."""
+    made = subspace(spec.kind, spec.D, spec.d, spec.key)
+    if made.spec != spec:
+        raise ValueError(f"this version builds {made.spec}, the spec asks for {spec}")
+    return made

@@ -1,0 +1,60 @@
+"""The built-in tasks by name, and the settings that each of them takes. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from narrowcast.registry import Registry
+
+if TYPE_CHECKING:
+    from narrowcast.rounds.task import Task
+    from narrowcast.tasks.options import TaskOptions
+
+
+class Builder(Protocol):
+    def __call__(self, options: TaskOptions) -> Task: ...
+
+
+CUSTOM = "custom"  # a task of the caller's own, as in a Flower app
+
+TASKS: Registry[Builder] = Registry(
+    "task",
+    {
+        "digits": "narrowcast.tasks.digits:build",
+        "fashion-mnist": "narrowcast.tasks.fashion_mnist:build",
+        "fashion-mnist-conv": "narrowcast.tasks.fashion_mnist:build_conv",
+        "mnist": "narrowcast.tasks.mnist:build",
+        "cifar10": "narrowcast.tasks.cifar10:build",
+        "cifar10-small": "narrowcast.tasks.cifar10:build_small",
+        "sst2": "narrowcast.tasks.text.sst2:build",
+        "personachat": "narrowcast.tasks.text.personachat:build",
+        "text-lm": "narrowcast.tasks.text.text_lm:build",
+        "quadratic": "narrowcast.tasks.quadratic:build",
+    },
+)
+
+_CUT = {"clients", "partition", "alpha"}
+_CHOSEN = {"validation", "examples", "test_examples"}
+_TRAINED = {"trainable", "lora_rank", "lora_alpha", "freeze"}
+_FILES = {*_CUT, *_CHOSEN, *_TRAINED, "width", "data"}
+_TEXT = {"model", "tokens", "precision", "checkpointing"}
+
+SETTINGS: dict[str, set[str]] = dict.fromkeys(TASKS, _FILES) | {
+    "digits": _FILES - {"data"},  # they come with scikit-learn
+    "sst2": _FILES | _TEXT,
+    "personachat": _FILES | _TEXT,
+    "text-lm": _FILES | _TEXT,
+    "quadratic": {*_CUT, "width"},
+    CUSTOM: {"clients"},
+}
+
+
+def build(name: str, options: TaskOptions) -> Task:
+    """The task of this name."""
+    if name == CUSTOM:
+        raise ValueError("this run's task is its program's own: go on with it, or load its model, from there")
+    build = TASKS.find(name)
+    if strange := [setting for setting in options.chosen() if setting in _TEXT - SETTINGS[name]]:
+        text = ", ".join(task for task, settings in SETTINGS.items() if settings >= _TEXT)
+        raise ValueError(f"{', '.join(strange)}: only the tasks over text ({text}) have a choice of that")
+    return build(options)

@@ -1,0 +1,15 @@
+from .formats import Format as Format
+from .formats import FormatError as FormatError
+from .messages import FORMAT_VERSION as FORMAT_VERSION
+from .messages import Block as Block
+from .messages import Message as Message
+from .messages import Payload as Payload
+from .messages import WireError as WireError
+from .messages import block as block
+from .messages import decode as decode
+from .messages import digest as digest
+from .messages import encode as encode
+from .messages import number as number
+from .messages import payload as payload
+from .messages import u32 as u32
+from .table import FORMATS as FORMATS

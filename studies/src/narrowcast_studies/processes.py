@@ -1,0 +1,72 @@
+"""Runs as processes of their own, each with one thread: several at a time, and none can take others down."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from narrowcast.errors import Diverged, Interrupted
+from narrowcast.runs import RunConfig, attempts, words
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+INTERRUPTED = (130, -2, -15)  # as the command says it, or as the system does
+
+
+class Processes:
+    """Call it as `attempts.in_process`, from any thread. `stop` lets the running ones write a checkpoint."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[str]] = set()
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def __call__(self, config: RunConfig, folder: Path) -> None:
+        words = command(config, folder)
+        with self._lock:
+            if self._stopped:
+                raise Interrupted("stopped before it began")
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **ONE_THREAD},
+            )
+            self._running.add(process)
+        try:
+            _, said = process.communicate()
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        _judge(process.returncode, said.strip(), words)
+
+    def stop(self) -> None:
+        """Ask those that run to stop, and begin no more."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                process.terminate()
+
+
+def command(config: RunConfig, folder: Path) -> list[str]:
+    """What one would type: the run anew, or on from where it was stopped."""
+    if attempts.begun(folder):
+        what = ["--resume", str(folder)]
+    else:
+        what = [*words.arguments(config), "--out", str(folder), "--force"]
+    return [sys.executable, "-m", "narrowcast", "run", *what]
+
+
+def _judge(code: int, said: str, words: list[str]) -> None:
+    if code == 0:
+        return
+    if code in INTERRUPTED:
+        raise Interrupted(said or "stopped")
+    if code == 1 and "Traceback" not in said:  # the command's own code for it; a crash is 1 as well
+        raise Diverged(said.removeprefix("error: "))
+    raise RuntimeError(f"{shlex.join(words)} ended with {code}: {said[-2000:]}")

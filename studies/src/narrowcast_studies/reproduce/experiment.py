@@ -1,0 +1,113 @@
+"""An experiment: a file experiments/NAME.toml with a study for each scale, and the pictures to draw of it.
+
+title = "..."
+about = "..."                 what its clients hold and how they come, for the page of results; or left out
+[[figure]]                    kind = "frontier", "curves" or "lines", see `figures`
+[[claim]], [[published]]      what is to be judged, and the paper's own rows, see `claims`
+[small]                       a study (see `narrowcast.study`) that this machine can run
+[paper]                       the same with the paper's own settings
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from narrowcast_studies import study
+from narrowcast_studies.reproduce import claims
+from narrowcast_studies.reproduce.claims import Claim, Published
+from narrowcast_studies.study import Study
+
+from narrowcast.errors import ConfigError
+from narrowcast.runs import read_toml
+
+FOLDER = Path("experiments")
+SCALES = ("small", "paper")
+SMOKE_ROUNDS = 2
+
+
+class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A picture. `rows` restricts it to some rows, by name."""
+
+    kind: Literal["frontier", "curves", "lines"]
+    x: str = "bytes"  # frontier: bytes or compression; lines: a setting, such as dim
+    by: str = "method"  # lines: what the lines are; "name": the rows' names up to " @ "
+    rows: Annotated[list[str], Meta(min_length=1)] | None = None
+    name: str = ""  # of the file; the kind, where nothing is said
+    title: str = ""  # the experiment's, where nothing is said
+
+    @property
+    def file(self) -> str:
+        return f"{self.name or self.kind}.png"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    scale: str
+    study: Study
+    figures: list[Figure]
+    claims: list[Claim]  # about the rows of scale small
+    published: list[Published]
+    about: str = ""
+
+    @property
+    def runs(self) -> Path:
+        return Path("runs") / f"{self.name}-{self.scale}"
+
+    @property
+    def results(self) -> Path:
+        folder = FOLDER / "results" / self.name
+        return folder if self.scale == "small" else folder / self.scale
+
+
+def names() -> list[str]:
+    """The experiments there are: files that have a table for a scale."""
+    found = []
+    for path in sorted(FOLDER.glob("*.toml")):
+        if any(scale in read_toml(path) for scale in SCALES):
+            found.append(path.stem)
+    return found
+
+
+def load(name: str, scale: str) -> Experiment:
+    """The experiment at a scale, every row and figure of it checked."""
+    path = FOLDER / f"{name}.toml"
+    if not path.is_file():
+        known = ", ".join(["table1", *names()])
+        raise ConfigError(f"there is no {path}: run this in a clone of narrowcast, with one of {known}")
+    table = read_toml(path)
+    if scale not in SCALES or not isinstance(table.get(scale), dict):
+        there = [s for s in SCALES if s in table]
+        raise ConfigError(f"{path} has no scale {scale!r}: it has {', '.join(there) or 'none'}")
+    shared = {"title": table.get("title", name)}
+    planned = study.parse({**shared, **table[scale]}, f"{path} [{scale}]")
+    try:
+        figures = msgspec.convert(table.get("figure", []), list[Figure])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: [[figure]]: {error}") from None
+    said, published = claims.parse(table, str(path))
+    if scale == "small":
+        rows = {row.name for row in planned.rows}
+        _known(path, "figure", {name for figure in figures for name in figure.rows or []} - rows)
+        _known(path, "claim", {name for claim in said for pair in claim.pairs for name in pair} - rows)
+    about = table.get("about", "")
+    if not isinstance(about, str):
+        raise ConfigError(f"{path}: about is a text, got {about!r}")
+    return Experiment(name, scale, planned, figures, said, published, about)
+
+
+def _known(path: Path, what: str, unknown: set[str]) -> None:
+    if unknown:
+        raise ConfigError(f"{path}: a {what} names rows that are none: {', '.join(sorted(unknown))}")
+
+
+def smoke(experiment: Experiment, changes: dict[str, Any]) -> Experiment:
+    """The same rows for a few rounds and one seed, to see that all of it runs; its numbers mean nothing."""
+    short: dict[str, Any] = {"rounds": SMOKE_ROUNDS, "epochs": None, "evaluate_every": 0, **changes}
+    rows = [replace(row, config=row.config.model_copy(update=short)) for row in experiment.study.rows]
+    planned = replace(experiment.study, rows=rows, seeds=[0], tuning=None)
+    return replace(experiment, name=f"{experiment.name}-smoke", study=planned)

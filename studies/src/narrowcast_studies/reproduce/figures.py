@@ -1,0 +1,176 @@
+"""An experiment's pictures, from its outcomes alone, means with standard errors over the seeds.
+
+frontier   the metric against the bytes of a run, or against how many times fewer they are than uncompressed
+curves     the metric against epochs, of the rows named
+lines      the metric against a setting (d, a rate of participation), a line for each method; one without d
+           is a level across
+
+Where the paper prints rows of its own ([[published]]), a frontier over compression and lines over d have them
+in a second panel: their model and data are larger, and so is the scale.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from narrowcast_studies.reproduce import labels, plot
+from narrowcast_studies.reproduce.claims import Published
+from narrowcast_studies.reproduce.experiment import Experiment, Figure
+from narrowcast_studies.reproduce.table import lines, standard_error
+from narrowcast_studies.study import Outcome
+
+from narrowcast.rounds import records
+from narrowcast.runs import FAMILY, STYLE
+
+SIZE = (9, 6)  # inches of a panel
+AXES = {"dim": "d", "participation": "share of the asked clients that come"}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point with its error, whoever measured it."""
+
+    x: float  # nan: it is a level across
+    y: float
+    error: float
+    name: str
+    method: str
+    group: str  # the line it is on
+
+
+def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: Path) -> Path | None:
+    """Write the picture; None where no row of it is complete."""
+    chosen = [o for o in outcomes if o.runs and (figure.rows is None or o.row.name in figure.rows)]
+    if not chosen:
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts, title = chosen[0].runs[0].facts, figure.title or experiment.study.title
+    if figure.kind == "frontier" and figure.x == "bytes":
+        return plot.draw(lines(chosen), path, title, facts.metric, facts.higher_is_better)
+    theirs = _theirs(figure, experiment.published)
+    panels = 2 if theirs else 1
+    size = (SIZE[0], SIZE[1] * panels)
+    canvas, grid = plt.subplots(panels, figsize=size, layout="constrained", squeeze=False)
+    stack: list[Axes] = list(grid[:, 0])  # one above the other: legible at the width of a page
+    titles = [title, "the paper's own"]
+    for axes, heading in zip(stack, titles[:panels], strict=True):
+        axes.set_title(heading)
+        axes.set_ylabel(facts.metric)
+        axes.grid(alpha=0.3)
+    if figure.kind == "curves":
+        _curves(stack[0], chosen)
+    else:
+        _panels(figure, stack, [_ours(figure, chosen), theirs][:panels])
+    canvas.savefig(path, dpi=150)
+    plt.close(canvas)
+    return path
+
+
+def _ours(figure: Figure, chosen: list[Outcome]) -> list[Mark]:
+    marks = []
+    for o, line in zip(chosen, lines(chosen), strict=True):
+        if figure.kind == "lines":
+            level = figure.x == "dim" and o.row.config.method not in FAMILY
+            x = math.nan if level else float(getattr(o.row.config, figure.x))
+        elif line.ratio is not None:
+            x = line.ratio.total
+        else:
+            continue
+        marks.append(Mark(x, line.mean, line.error, line.name, line.method, _group(o, figure.by)))
+    return marks
+
+
+def _theirs(figure: Figure, published: list[Published]) -> list[Mark]:
+    """The paper's rows, where they have what this figure shows."""
+    if (figure.kind, figure.x) not in (("frontier", "compression"), ("lines", "dim")):
+        return []
+    at = [(row.dim if figure.kind == "lines" else row.total, row) for row in published]
+    return [Mark(x, r.metric, r.error, r.name, r.method, r.method) for x, r in at if x is not None]
+
+
+def _panels(figure: Figure, panels: list[Axes], marks: Sequence[list[Mark]]) -> None:
+    for axes, points in zip(panels, marks, strict=True):
+        if figure.kind == "lines":
+            _lines(axes, figure, points)
+        else:
+            _compression(axes, points)
+    if figure.kind == "frontier":  # once nothing moves any more
+        for axes, points in zip(panels, marks, strict=True):
+            bars = [(m.x, m.y - m.error, m.y + m.error) for m in points]
+            labels.place(axes, [(m.x, m.y, m.name, STYLE[m.method][0]) for m in points], bars)
+
+
+def _compression(axes: Axes, marks: list[Mark]) -> None:
+    for mark in marks:
+        colour, marker = STYLE[mark.method]
+        loud = mark.method in FAMILY
+        axes.errorbar(
+            mark.x, mark.y, yerr=mark.error or None, fmt=marker, color=colour, capsize=3,
+            markersize=10 if loud else 7, markeredgecolor="black" if loud else colour,
+            zorder=4 if loud else 3,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel("compression of the run: uncompressed bytes over these, harmonic mean of up and down")
+    axes.margins(x=0.15, y=0.1)
+
+
+def _curves(axes: Axes, chosen: list[Outcome]) -> None:
+    for outcome in chosen:
+        series = [_by_epoch(run.folder, run.facts) for run in outcome.runs]
+        at = [epoch for epoch, _ in series[0]]
+        values = [[curve[i][1] for curve in series if i < len(curve)] for i in range(len(at))]
+        means, errors = [statistics.mean(v) for v in values], [standard_error(v) for v in values]
+        colour, marker = STYLE[outcome.row.config.method]
+        axes.errorbar(at, means, yerr=errors, color=colour, marker=marker, capsize=3, label=outcome.row.name)
+    axes.set_xlabel("epochs")
+    axes.legend()
+
+
+def _by_epoch(folder: Path, facts: Any) -> list[tuple[float, float]]:
+    curve = records.curve(records.read(folder / "records.jsonl"), facts.metric)
+    return [(rounds / facts.rounds_per_epoch, value) for rounds, value in curve.items()]
+
+
+def _lines(axes: Axes, figure: Figure, marks: list[Mark]) -> None:
+    levels = [mark for mark in marks if math.isnan(mark.x)]
+    for i, mark in enumerate(levels):
+        alike = sum(other.method == mark.method for other in levels[:i])
+        colour, dashes = STYLE[mark.method][0], ("--", ":", "-.")[alike % 3]
+        axes.axhline(mark.y, color=colour, linestyle=dashes, label=mark.name)
+        axes.axhspan(mark.y - mark.error, mark.y + mark.error, color=colour, alpha=0.1, linewidth=0)
+    marks = [mark for mark in marks if not math.isnan(mark.x)]
+    groups: dict[str, list[Mark]] = {}
+    for mark in sorted(marks, key=lambda mark: mark.x):
+        groups.setdefault(mark.group, []).append(mark)
+    names = list(dict.fromkeys(mark.group for mark in marks))  # in the order of the file
+    for i, name in enumerate(names):
+        points = groups[name]
+        colour, marker = STYLE.get(name, (f"C{i}", "os^Dvp"[i % 6]))
+        errors = [m.error for m in points] if any(m.error for m in points) else None
+        axes.errorbar(
+            [m.x for m in points], [m.y for m in points], yerr=errors, color=colour, marker=marker,
+            capsize=3, label=name,
+        )  # fmt: skip
+    if figure.x in AXES:
+        axes.set_xscale("log", base=2)
+        ticks = sorted({mark.x for mark in marks})
+        axes.set_xticks(ticks, [f"{x:,.0f}" if x == round(x) else f"{x:g}" for x in ticks])
+    axes.set_xlabel(AXES.get(figure.x, figure.x))
+    axes.legend()
+
+
+def _group(outcome: Outcome, by: str) -> str:
+    """The line that a row is a point of; by "name": what stands before " @ " in its name."""
+    row = outcome.row
+    return row.name.split(" @ ")[0] if by == "name" else str(getattr(row.config, by))

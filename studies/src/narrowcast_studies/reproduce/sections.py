@@ -1,0 +1,178 @@
+"""An experiment on the page of results: settings, pictures, the paper's rows, claims and their figures."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import dataclass
+
+from narrowcast_studies.reproduce import committed, experiment
+from narrowcast_studies.reproduce.claims import Claim, Judged, Pair, Published, judge, verdict
+from narrowcast_studies.reproduce.committed import Committed
+from narrowcast_studies.reproduce.experiment import Experiment
+from narrowcast_studies.reproduce.table import Line
+
+from narrowcast.tables import markdown_table, times
+from narrowcast.units import digits, format_bytes
+
+WIDTH = 118  # of a line of prose
+
+
+@dataclass(frozen=True)
+class Section:
+    name: str
+    text: str
+    judged: list[Judged]
+
+
+def section(name: str) -> Section | None:
+    """An experiment's part of the page; None: there are no results yet."""
+    known = experiment.load(name, "small")
+    found = committed.read(known.results)
+    results = found.of(known.study) if found else None
+    if results is None:
+        return None
+    judged = [judge(claim, results.lines, results.higher_is_better) for claim in known.claims]
+    parts = [
+        _heading(name, known.study.title),
+        _settings(known, results),
+        *(
+            f"![{figure.title or known.study.title}, {figure.kind}]"
+            f"(../{known.results.as_posix()}/{figure.file})"
+            for figure in known.figures
+            if (known.results / figure.file).is_file()
+        ),
+        *_timed(name),
+        *(_beside(known.published, results) if known.published else []),
+        *(_claim(one, results.metric) for one in judged),
+    ]
+    return Section(name, "\n\n".join(parts), judged)
+
+
+def _timed(name: str) -> list[str]:
+    """Rows that were given some minutes at a scale that is too large to finish."""
+    pages = sorted((experiment.FOLDER / "results" / name).glob("**/timed/*/README.md"))
+    found = [f"[{page.parent.name}](../{page.as_posix()})" for page in pages]
+    return [filled(f"At the paper's own size, as far as it got: {', '.join(found)}.")] if found else []
+
+
+def table1() -> Section | None:
+    """Table 1 is counted, not trained: its rows have formulas to agree with, and no intervals."""
+    from narrowcast_studies.reproduce import table1
+
+    folder = experiment.FOLDER / "results" / "table1"
+    rows = table1.read(folder)
+    if rows is None:
+        return None
+    result = verdict(["yes" if table1.agrees(row) else "no" for row in rows])
+    one = Judged(table1.CLAIM, [], result)
+    parts = [
+        _heading("table1", "Table 1: bandwidth a client over training, and dimensions explored"),
+        filled(
+            f"`narrowcast reproduce table1` ([table](../{folder.as_posix()}/README.md)): "
+            f"{table1.settings(rows[0].parameters)}"
+        ),
+        table1.table(rows),
+        _claim(one, ""),
+    ]
+    return Section("table1", "\n\n".join(parts), [one])
+
+
+def _heading(name: str, title: str) -> str:
+    return f'<a id="{name}"></a>\n\n## {title}'
+
+
+def filled(text: str) -> str:
+    """Prose of one paragraph in lines of WIDTH."""
+    return textwrap.fill(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _settings(known: Experiment, results: Committed) -> str:
+    configs = [run.config for run in results.runs]
+    seeds = sorted({run.seed for run in results.runs})
+    tasks = ", ".join(dict.fromkeys(config["task"] for config in configs))
+    epochs = sorted({config["epochs"] for config in configs if config.get("epochs")})
+    facts = [
+        tasks,
+        f"D = {max(run.parameters for run in results.runs):,}",
+        f"{max(config.get('clients') or 0 for config in configs):,} clients",
+        *(
+            [f"{' to '.join(f'{e:g}' for e in dict.fromkeys((epochs[0], epochs[-1])))} epochs"]
+            if epochs
+            else []
+        ),
+        f"seeds {', '.join(map(str, seeds))}",
+        *(["every row's rate tuned by the same budget"] if known.study.tuning else []),
+    ]
+    command = f"`narrowcast reproduce {known.name}` ([table](../{known.results.as_posix()}/README.md))"
+    return filled(f"{command}: {', '.join(facts)}. {known.about}")
+
+
+def _beside(published: list[Published], results: Committed) -> list[str]:
+    """Our rows and the paper's, those of one name in one line."""
+    theirs = {row.name: row for row in published}
+    names = list(dict.fromkeys([*results.lines, *theirs]))
+    head = ["row", f"{results.metric} here", "compression here", "in the paper", "compression there"]
+    rows = [[name, *_ours(results.lines.get(name)), *_theirs(theirs.get(name))] for name in names]
+    notes = [f"{row.name}: {row.note}" for row in published if row.note]
+    said = "Compression is up/down/total, the paper's as printed. " + " ".join(notes)
+    return [markdown_table(head, rows), filled(said)]
+
+
+def _ours(line: Line | None) -> list[str]:
+    if line is None:
+        return ["-", "-"]
+    return [_mean(line), times(line.ratio.up, line.ratio.down, line.ratio.total) if line.ratio else "-"]
+
+
+def _theirs(row: Published | None) -> list[str]:
+    if row is None:
+        return ["-", "-"]
+    ratios = [f"{x:g}" for x in (row.up, row.down, row.total) if x is not None]
+    return [f"{row.metric:g}" + (f" +- {row.error:g}" if row.error else ""), "/".join(ratios) or "-"]
+
+
+def _claim(one: Judged, metric: str) -> str:
+    claim = one.claim
+    said = f"**{one.verdict}**{one.share}" + (f" ({claim.where})" if claim.where else "")
+    parts = [f"### {claim.says}", filled(f"{said}. {claim.why}")]
+    if one.pairs:
+        head = ["row", metric, "up/down", "against", metric, "up/down", "difference", "bytes", _asked(claim)]
+        parts.append(markdown_table(head, [_figures(pair) for pair in one.pairs]))
+    return "\n\n".join(parts)
+
+
+def _asked(claim: Claim) -> str:
+    """The head of the column of answers: what is asked of every pair."""
+    words = {
+        "ahead": "ahead?",
+        "within": f"within {claim.by or 0:g}?",
+        "cheaper": "cheaper?" if claim.times is None else f"{claim.times:g} times cheaper?",
+    }
+    return " ".join(words[kind] for kind in claim.kinds)
+
+
+def _figures(pair: Pair) -> list[str]:
+    one, other = pair.lines
+    error = ", no interval" if math.isinf(pair.error) else f" +- {pair.error:.4f}"
+    difference = "-" if math.isnan(pair.difference) else f"{pair.difference:+.4f}{error}"
+    return [pair.names[0], *_both(one), pair.names[1], *_both(other), difference, _fewer(pair), pair.answer]
+
+
+def _fewer(pair: Pair) -> str:
+    if math.isnan(pair.fewer):
+        return "-"
+    ratio = max(pair.fewer, 1 / pair.fewer)
+    how = "fewer" if pair.fewer > 1 else "more"
+    return "as many" if ratio < 1.005 else f"{digits(ratio)} times {how}"
+
+
+def _both(line: Line | None) -> list[str]:
+    if line is None or not line.values:
+        return ["not run yet" if line is None else "diverged", "-"]
+    return [_mean(line), f"{format_bytes(line.up)} / {format_bytes(line.down)}"]
+
+
+def _mean(line: Line) -> str:
+    lost = f" ({line.diverged} diverged)" if line.diverged else ""
+    return f"{line.mean:.4f} +- {line.error:.4f}{lost}" if line.values else "diverged"
