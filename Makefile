@@ -1,15 +1,16 @@
 # Two commands do everything, set-up included: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+STUDIES := studies/pyproject.toml
 
-.PHONY: demo test test-slow bench lint format clean
+.PHONY: demo test test-slow bench lint wheels constraints format clean
 
 demo: .venv/installed
 	$(BIN)/narrowcast compare examples/demo.toml --out runs/demo --force
 
-test: .venv/developed lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+test: .venv/developed lint wheels
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup
 
 test-slow: .venv/developed
 	$(BIN)/python -m pytest -m slow --durations 20
@@ -24,30 +25,50 @@ bench: .venv/benched
 	$(BIN)/python benchmarks/ddp.py
 	$(BIN)/python benchmarks/report.py
 
+# Style, types, which room may import from which, and that every import is declared.
 lint: .venv/developed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry . --config pyproject.toml
+	cd studies && ../$(BIN)/deptry src
+
+# Both distributions as people get them; the library's in an environment with none of the extras.
+wheels: .venv/developed
+	$(BIN)/python tests/wheels.py
+
+# What `make demo` and `make test` install, pinned: in an environment of its own, from the ranges of pyproject.toml.
+constraints:
+	$(PYTHON) -m venv .venv-constraints
+	.venv-constraints/bin/python -m pip install --quiet 'torch==2.13.0' '.[dev]' ./studies
+	{ sed '/^[^#]/d' constraints.txt; .venv-constraints/bin/python -m pip freeze --all --exclude narrowcast --exclude narrowcast-studies; } > constraints.new
+	mv constraints.new constraints.txt
+	rm -rf .venv-constraints
 
 format: .venv/developed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "narrowcast needs Python 3.11 or newer")'
+	@$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/installed: .venv/python pyproject.toml constraints.txt
 	@echo "installing into .venv (torch is large: the first time takes minutes)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(PIP) --editable .
+	@$(BIN)/python $(PIP) --editable '.[demo]'
 	@touch $@
 
-.venv/developed: .venv/installed
-	@$(PIP) --editable '.[dev]'
-	@touch $@
+.venv/developed: .venv/python pyproject.toml $(STUDIES) constraints.txt
+	@echo "installing into .venv (torch is large: the first time takes minutes)"
+	@$(BIN)/python $(PIP) --editable '.[dev]' --editable ./studies
+	@touch .venv/installed $@
 
-.venv/benched: .venv/installed
-	@$(PIP) --editable '.[bench]'
+.venv/benched: .venv/developed
+	@$(BIN)/python $(PIP) --editable '.[bench]'
 	@touch $@
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf .venv .wheels build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info studies/src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

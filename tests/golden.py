@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from narrowcast.methods import METHODS, Method, method
+from fitting import made
+from narrowcast.methods import METHODS
 from narrowcast.methods.optimisers import Adam, Momentum
 from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
@@ -81,11 +82,6 @@ class Exact(Task):
         return self.layout.split(theta)
 
 
-def made(name: str, **options: Any) -> Method[Any]:
-    """The method, with those of the options that concern it."""
-    return method(name, **{option: options[option] for option in METHODS[name].options if option in options})
-
-
 def followed(run: Training) -> dict[str, Any]:
     """Bytes and theta of every round."""
     rows = [(r.up, r.down, r.down_first, r.down_dense, r.clients, digest(run.theta).hex()) for r in run]
@@ -107,39 +103,41 @@ def matrix(kind: str, D: int, d: int) -> str:
 
 
 def on_digits(name: str, driver: str) -> dict[str, Any]:
-    """A built-in task through the settings of a run: in the simulator, or on Flower's nodes in this process."""
+    """A built-in task through the settings of a run: in the simulator, or on Flower's nodes right here."""
     config = make_config({
-        "task": "digits", "method": name, "dim": 64, "width": 8, "clients": 12, "partition": "iid", "cohort": 5,
-        "rounds": 5, "lr": 0.05, "refresh": "2", "k": 40, "directions": 16, "subspaces": 3, "evaluate_every": 0,
-        "schedule": "constant", "sketch_columns": 40,
+        "task": "digits", "method": name, "dim": 64, "width": 8, "clients": 12, "partition": "iid",
+        "cohort": 5, "rounds": 5, "lr": 0.05, "refresh": "2", "k": 40, "directions": 16, "subspaces": 3,
+        "evaluate_every": 0, "schedule": "constant", "sketch_columns": 40,
     })  # fmt: skip
     task = build(config.task, config.task_options())
-    made, plan = config.build_method(len(task.clients)), config.plan(len(task.clients), RUN)
+    method, plan = config.build_method(len(task.clients)), config.plan(len(task.clients), RUN)
     if driver == "simulator":
-        return followed(Simulation(task, made, plan))
+        return followed(Simulation(task, method, plan))
     from fake_grid import FakeGrid
     from narrowcast.flower import FleetSettings, client_app, fleet
     from narrowcast.flower.federation import Federation
 
     fleet.POLL_SECONDS = 0.001
     grid: Any = FakeGrid(client_app(config=config), 6)
-    return followed(Federation(task, made, plan, grid, FleetSettings(wait=5.0)))
+    return followed(Federation(task, method, plan, grid, FleetSettings(wait=5.0)))
 
 
 def cases() -> dict[str, Any]:
     """What can be asked, by name: a function and its arguments."""
-    made: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name in METHODS:
-        made |= {f"{name}, {road}": (simulated, name, road == "alone") for road in ("summed", "alone")}
-        made |= {f"{name}, digits, {driver}": (on_digits, name, driver) for driver in ("simulator", "flower")}
+        found |= {f"{name}, {road}": (simulated, name, road == "alone") for road in ("summed", "alone")}
+        found |= {
+            f"{name}, digits, {driver}": (on_digits, name, driver) for driver in ("simulator", "flower")
+        }
     for kind in KINDS:
-        made[f"time-varying over {kind}"] = (_over, kind)
+        found[f"time-varying over {kind}"] = (_over, kind)
     for optimiser in (Momentum, Adam):
-        made[f"carry with {optimiser.__name__}"] = (_carried, optimiser)
+        found[f"carry with {optimiser.__name__}"] = (_carried, optimiser)
     for format in ("f16", "int8", "int4"):
-        made[f"static, uploads as {format}"] = (_formatted, format)
-    made |= {f"{kind} {D} x {d}": (matrix, kind, D, d) for kind, D, d in KINDS_AND_SIZES}
-    return made
+        found[f"static, uploads as {format}"] = (_formatted, format)
+    found |= {f"{kind} {D} x {d}": (matrix, kind, D, d) for kind, D, d in KINDS_AND_SIZES}
+    return found
 
 
 def _over(kind: str) -> dict[str, Any]:

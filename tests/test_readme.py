@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from narrowcast_studies.reproduce import committed
 from typer.testing import CliRunner
 
 from narrowcast.cli.app import app
+from narrowcast_studies.reproduce import committed
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
@@ -38,9 +38,7 @@ def test_every_command_and_flag_of_the_readme_exists(line: str) -> None:
         assert flag in shown.output, f"{flag} of `narrowcast {line}`"
 
 
-PAGES = [
-    p for p in Path(__file__).parents[1].rglob("*.md") if ".venv" not in p.parts and "runs" not in p.parts
-]
+PAGES = [p for p in ROOT.rglob("*.md") if ".venv" not in p.parts and "runs" not in p.parts]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

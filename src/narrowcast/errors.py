@@ -13,10 +13,3 @@ class Diverged(ArithmeticError):
 
 class Interrupted(Exception):
     """The user asked to stop; the round was finished and a checkpoint written."""
-
-
-class Missing(ImportError):
-    """A package that only some need is not installed."""
-
-    def __init__(self, package: str, extra: str, what: str) -> None:
-        super().__init__(f"{what} needs {package}: pip install 'narrowcast[{extra}]'")

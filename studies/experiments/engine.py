@@ -1,7 +1,7 @@
 """What the engine costs, measured on real runs: a SuperLink, SuperNodes, a counting proxy between them.
 
-    python experiments/engine.py              # everything that results/engine/ lacks, then the tables
-    python experiments/engine.py --quick      # a small one of each, into a temporary folder
+    python studies/experiments/engine.py              # everything that results/engine/ lacks, then the tables
+    python studies/experiments/engine.py --quick      # a small one of each, into a temporary folder
 
 Pieces: wire (payload against wire by d), idle (polling), amortise (clients a node, local steps), sizes
 (seconds and memory of large messages, by the size of a piece). Each is a JSON file, and measured once.
@@ -21,13 +21,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from narrowcast.runs import run_folder
-from narrowcast.rounds import records
-from narrowcast.runs import runner
 from narrowcast.flower.demo import write_app
 from narrowcast.flower.local_fleet import LocalFleet
 from narrowcast.flower.proxy import CountingProxy
+from narrowcast.rounds import records
 from narrowcast.rounds.records import RoundRecord
+from narrowcast.runs import run_folder
 
 HERE = Path(__file__).parent
 WIDE = HERE / "wide_app"

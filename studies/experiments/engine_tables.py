@@ -1,4 +1,4 @@
-"""Tables of what experiments/engine.py has measured: reads the JSON files, writes Markdown beside them."""
+"""Tables of what engine.py has measured: reads the JSON files, writes Markdown beside them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-COMMAND = "`python experiments/engine.py --only {}`, on two cores shared with other work; loopback, no TLS.\n"
+COMMAND = (
+    "`python studies/experiments/engine.py --only {}`, on two cores shared with other work; "
+    "loopback, no TLS.\n"
+)
 
 
 def write(folder: Path) -> None:

@@ -1,10 +1,10 @@
 """Where FetchSGD is stable: rates, momenta, sketch sizes and k, zeroing against the printed subtraction.
 
-    python experiments/fetchsgd_stability.py digits          (or fashion-mnist, or cells)
+    python studies/experiments/fetchsgd_stability.py digits          (or fashion-mnist, or cells)
 
 Trains on the training set less a held-out tenth, seed 100, 240 rounds of the triangle schedule, one thread,
-and prints a line of experiments/results/fetchsgd-stability.md a run. Downloads are not counted, which changes
-no accuracy and saves most of the time. `cells` trains nothing: it subtracts from the sketch of one random
+and prints a line of results/fetchsgd-stability.md a run. Downloads are not counted, which changes no accuracy
+and saves most of the time. `cells` trains nothing: it subtracts from the sketch of one random
 vector again and again, and prints how its norm goes.
 """
 
@@ -16,16 +16,16 @@ from dataclasses import replace
 
 import torch
 
-from narrowcast.rounds import exchange
-from narrowcast.runs.reading import make_config
-from narrowcast.numerics import pool
-from narrowcast.numerics.largest import largest
 from narrowcast.errors import Diverged
 from narrowcast.methods.fetchsgd import FetchSGD
-from narrowcast.methods.uncompressed import Uncompressed
 from narrowcast.methods.optimisers import SGD, Momentum
-from narrowcast.rounds.simulator import Simulation
+from narrowcast.methods.uncompressed import Uncompressed
+from narrowcast.numerics import pool
+from narrowcast.numerics.largest import largest
 from narrowcast.numerics.sketch import CountSketch
+from narrowcast.rounds import exchange
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.runs.reading import make_config
 from narrowcast.tasks import build
 
 ROUNDS = 240

@@ -1,9 +1,10 @@
 """Were probes given up too early? Runs those of a measurement to their end and counts.
 
-    python experiments/measure_given_up.py digits
+    python studies/experiments/measure_given_up.py digits
 
-Reads experiments/results/measure/NAME/measure.json, goes on with the probes below runs/measure-NAME/probes
-that were given up before their rounds were spent, and writes experiments/results/measure/given-up-NAME.md.
+Reads results/measure/NAME/measure.json, goes on with the probes below runs/measure-NAME/probes
+that were given up before their rounds were spent, and writes
+results/measure/given-up-NAME.md.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from narrowcast.runs.reading import make_config
-from narrowcast.measure import rules
 from narrowcast.cli.measure import LENGTH
-from narrowcast.measure.results import Measured, read
+from narrowcast.measure import rules
 from narrowcast.measure.probing import Trial
+from narrowcast.measure.results import Measured, read
 from narrowcast.measure.trainers import InFolders
+from narrowcast.runs.reading import make_config
 
 HERE = Path(__file__).parent
 
@@ -45,8 +46,8 @@ def main(name: str) -> None:
     head = [
         f"# {name}: probes that were given up, run to their end",
         "",
-        f"`python experiments/measure_given_up.py {name}`: {wrong} of {len(rows)} would have reached the "
-        f"target; giving up saved {saved:,} rounds.",
+        f"`python studies/experiments/measure_given_up.py {name}`: {wrong} of {len(rows)} would have "
+        f"reached the target; giving up saved {saved:,} rounds.",
         "",
         f"| seed | d | given up after | {m.metric} then | at best | target | would have reached |",
         "|---:|---:|---:|---:|---:|---:|---:|",

@@ -1,10 +1,10 @@
 """Which rate suits which d? The sweep behind the rule of `narrowcast measure` (`measure/rules.py`).
 
-    python experiments/measure_rates.py digits        (or mnist, with NARROWCAST_DATA set)
+    python studies/experiments/measure_rates.py digits        (or mnist, with NARROWCAST_DATA set)
 
 Static runs over a grid of d and rates, on a held-out tenth of the training set, with other seeds than the
 results. Finished runs below runs/measure-rates-NAME/ are not repeated. Writes
-experiments/results/measure/rates-NAME.md: the metric at the end, the best rate and the rule's for each d.
+results/measure/rates-NAME.md: the metric at the end, the best rate and the rule's for each d.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import statistics
 import sys
 from pathlib import Path
 
-from narrowcast.runs.reading import make_config
-from narrowcast.measure import rules
 from narrowcast.cli.measure import LENGTH
+from narrowcast.measure import rules
 from narrowcast.measure.probing import Trial
 from narrowcast.measure.trainers import InFolders
+from narrowcast.runs.reading import make_config
 
 HERE = Path(__file__).parent
 SWEEPS = {  # d, rates, seeds, changes
@@ -43,8 +43,8 @@ def main(name: str) -> None:
     lines = [
         f"# {name}: which rate suits which d",
         "",
-        f"`python experiments/measure_rates.py {name}`: static, D = {about.parameters:,}, {about.rounds} "
-        f"rounds, {about.metric} at the end on a held-out tenth of the training set, seeds "
+        f"`python studies/experiments/measure_rates.py {name}`: static, D = {about.parameters:,}, "
+        f"{about.rounds} rounds, {about.metric} at the end on a held-out tenth of the training set, seeds "
         f"{', '.join(map(str, seeds))} (0: diverged). The rule: {rules.FULL_RATE:g} / (d/D + (1 - d/D) / "
         f"{1 / rules.SPARE:.0f}).",
         "",

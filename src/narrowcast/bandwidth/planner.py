@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 from narrowcast.methods.sizes import shape_of
-from narrowcast.methods.table import method
+from narrowcast.methods.table import METHODS
 
 ROWS = ("uncompressed", "fedavg", "static", "time-varying", "k-subspace", "k-subspace-time-varying")
 
@@ -72,10 +72,11 @@ def plan(
     if dim > params:
         raise ValueError(f"dim {dim} exceeds the model's {params} parameters: choose a smaller dim")
     visits = lags(epochs, participation)
+    asked = {"dim": dim, "subspaces": subspaces, "uplink": uplink, "downlink": downlink}
     rows: list[PlanRow] = []
     for name in ROWS:
-        made = method(name, dim=dim, subspaces=subspaces, uplink=uplink, downlink=downlink)
-        shape = shape_of(made, params, epochs, local_steps)
+        entry = METHODS[name]
+        shape = shape_of(entry.make(**entry.fitting(asked)), params, epochs, local_steps)
         messages = math.fsum(visits) / shape.fewer
         sizes = [(n, shape.down(m)) for m, n in enumerate(visits) if n > 0]
         up, down = messages * shape.up.bytes, math.fsum(n * size.bytes for n, size in sizes) / shape.fewer

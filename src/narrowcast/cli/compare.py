@@ -10,6 +10,7 @@ import typer
 from narrowcast.cli.flags import Force
 from narrowcast.cli.terminal import console, plain_errors
 from narrowcast.errors import Interrupted
+from narrowcast.extras import Missing
 
 
 def compare(
@@ -19,7 +20,7 @@ def compare(
     force: Force = False,
 ) -> None:
     """Run several configurations; print the table and draw the picture."""
-    from narrowcast.cli.show import show_runs
+    from narrowcast.cli.show import draw_runs, show_runs
     from narrowcast.runs import compare as comparing
     from narrowcast.runs.compiling import prepare_kernels
     from narrowcast.runs.progress import RunProgress
@@ -36,4 +37,8 @@ def compare(
             raise Interrupted(
                 f"{stop}. Go on with: narrowcast compare {file} --out {folder}{again}"
             ) from None
-        show_runs(runs, folder / "frontier.png", comparison.title)
+        show_runs(runs)
+        try:
+            draw_runs(runs, folder / "frontier.png", comparison.title)
+        except Missing as missing:  # the runs are done: no reason to fail
+            console.print(f"no picture: {missing}", highlight=False, markup=False, soft_wrap=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from narrowcast import extras
 
 if TYPE_CHECKING:
     from narrowcast.flower.demo import Outcome
@@ -68,8 +69,7 @@ def demo(
 def require(extra: str = "flower") -> None:
     """Flower (and Ray), or a sentence on how to get it."""
     for name in ("flwr", "ray") if extra == "flower-sim" else ("flwr",):
-        if find_spec(name) is None:
-            raise RuntimeError(f"this needs {name}: pip install 'narrowcast[{extra}]'")
+        extras.require(name, extra, "this")
 
 
 def _print(outcome: Outcome) -> None:

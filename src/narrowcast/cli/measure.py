@@ -93,6 +93,7 @@ def measure(
             defaults = {key: value for key, value in defaults.items() if key not in ("epochs", "rounds")}
         asked = {**defaults, **{k: v for k, v in flags.items() if k not in ("dim", "lr", "method", "seed")}}
         config = make_config({"task": name, **asked})
+        _refuse_unused(config, flags, suggest)
         count = repeats or (QUICK_REPEATS if quick else REPEATS)
         seeds = tuple(range(flags.get("seed", 0), flags.get("seed", 0) + count))
         if budget is not None:
@@ -104,6 +105,16 @@ def measure(
             threshold, seeds, tolerance or (QUICK_TOLERANCE if quick else TOLERANCE), rates, full_lr, flags
         )
         run(config, spec, folder, probes or folder / "probes", words, console, asked)
+
+
+def _refuse_unused(config: RunConfig, flags: dict[str, Any], suggest: bool) -> None:
+    """What neither the baseline nor any method that is tried would look at."""
+    from narrowcast.measure.probing import FAMILY, UNCOMPRESSED
+    from narrowcast.runs.used import refuse_unused
+
+    tried = FAMILY if suggest else (flags.get("method", "static"),)
+    made = [config.model_copy(update={"method": method}) for method in (UNCOMPRESSED, *tried)]
+    refuse_unused([name for name in flags if name not in ("dim", "lr")], *made)
 
 
 def _spec(

@@ -21,13 +21,13 @@ def show(
         for path in runs:
             below = sorted(p.parent for p in path.glob("*/facts.json"))
             folders += [path] if (path / "facts.json").is_file() or not below else below
-        show_runs(folders, plot, markdown=markdown)
+        show_runs(folders, markdown)
+        if plot:
+            draw_runs(folders, plot)
 
 
-def show_runs(
-    folders: list[Path], plot: Path | None = None, title: str | None = None, markdown: bool = False
-) -> None:
-    """The table of these runs, and the picture where one is asked for."""
+def show_runs(folders: list[Path], markdown: bool = False) -> None:
+    """The table of these runs."""
     from narrowcast.runs import table
     from narrowcast.runs.summary import summarise
 
@@ -40,8 +40,12 @@ def show_runs(
             if s.dropped:
                 what = ", ".join(f"{count} {why}" for why, count in s.dropped.items())
                 console.print(f"{s.facts.label}: clients dropped: {what}", highlight=False, markup=False)
-    if plot:
-        from narrowcast.runs import frontier
 
-        frontier.draw(summaries, plot, title)
-        console.print(f"picture: {plot}", highlight=False, soft_wrap=True)
+
+def draw_runs(folders: list[Path], to: Path, title: str | None = None) -> None:
+    """The picture of these runs."""
+    from narrowcast.runs import frontier
+    from narrowcast.runs.summary import summarise
+
+    frontier.draw([summarise(folder) for folder in folders], to, title)
+    console.print(f"picture: {to}", highlight=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from narrowcast import extras
 from narrowcast.tasks.files import Bytes, DataError, reading
 
 IMAGES = 10_000  # in a batch of CIFAR-10
@@ -63,6 +64,7 @@ def _labels(path: Path, batches: int) -> Bytes:
 
 def _batch(picture: Path, labels: Bytes, to: Path) -> None:
     """Records of a label and 3 x 1 024 pixels, colour by colour."""
+    extras.require("PIL", "images", "a picture of images")
     from PIL import Image
 
     with reading(picture, "a picture of images"), Image.open(picture, formats=("PNG",)) as image:

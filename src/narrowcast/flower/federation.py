@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from narrowcast.errors import ConfigError
 from narrowcast.flower.fleet import Fleet, log
 from narrowcast.flower.messages import Answer, Have, Order, Upload, pack, unpack
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.methods.base import Accumulator, Method
-from narrowcast.numerics import flat, keyed
-from narrowcast.numerics.keyed import Purpose
+from narrowcast.numerics import flat
 from narrowcast.rounds import exchange
+from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.records import RoundRecord
@@ -41,7 +43,7 @@ class Asked:
 
     work: dict[int, list[int]]  # node -> its clients of this round
     waiting: set[int]  # nodes whose answer is still to come
-    sent: dict[Hashable, tuple[bytes, bool]] = field(default_factory=dict)  # by lag: (download, is it dense?)
+    downloads: Downloads
 
 
 class Federation(Training):
@@ -53,11 +55,15 @@ class Federation(Training):
         self, task: Task, method: Method[Any], plan: Plan, grid: Grid, settings: FleetSettings
     ) -> None:
         super().__init__(task, method, plan)
+        if plan.dropout:
+            raise ConfigError(
+                f"--dropout {plan.dropout:g} is of the in-process simulator: nodes drop out by themselves"
+            )
         self.settings = settings
         self.fleet = Fleet(grid, plan.run)
         self.counted: dict[int, int] = {}  # client -> the last round in which its update was counted
         self._digest0 = wire.digest(self.theta0)
-        self._asked = Asked({}, set())
+        self._asked: Asked
 
     def collect(self, round: Round, record: RoundRecord) -> Accumulator:
         end = time.monotonic() + self.settings.timeout
@@ -71,7 +77,7 @@ class Federation(Training):
         work: dict[int, list[int]] = {}
         for client in self._choose(round, record):
             work.setdefault(self.fleet.host[client], []).append(client)
-        self._asked = Asked(work, set(work))
+        self._asked = Asked(work, set(work), Downloads(self.method, self.server, round, record))
         return [self._order(node, round, record) for node in work]
 
     def gather(
@@ -91,12 +97,8 @@ class Federation(Training):
 
     def _choose(self, round: Round, record: RoundRecord) -> list[int]:
         """This round's clients: of the roster, or of whoever is present."""
-        present = self.fleet.clients
-        if self.plan.sampling == "uniform":
-            key = keyed.derive(self.plan.key, Purpose.SAMPLE, round.number)
-            drawn = keyed.permuted(key, len(present), 0, min(self.plan.cohort, len(present)))
-            return [present[i] for i in drawn.tolist()]
-        asked = self.cohorts.come(round.number).tolist()
+        present = np.array(self.fleet.clients, np.int64)
+        asked = self.cohorts.come(round.number, present).tolist()
         absent = [client for client in asked if client not in self.fleet.host]
         if absent:
             self._drop("absent", absent, round, record)
@@ -105,27 +107,14 @@ class Federation(Training):
     def _order(self, node: int, round: Round, record: RoundRecord) -> Message:
         """The download for what the node has, counted, with its clients' numbers."""
         have = self._believed(self.fleet.members[node].have)
-        start = have.version
-        down, dense = self._download(round, start)
         theta0 = b"" if have.theta0 == self._digest0 else flat.to_bytes(self.theta0)
-        size = len(down) + len(theta0)
-        record.down += size
-        record.down_first += size if start is None else 0
-        record.down_dense += len(theta0) + (len(down) if dense else 0)
+        down = self._asked.downloads.send(have.version, theta0)
         clients = self._asked.work[node]
         counted = [self.counted.get(client) for client in clients]
-        order = Order(round.run, start, down, clients, counted, record.rate, theta0)
+        order = Order(round.run, have.version, down, clients, counted, record.rate, theta0)
         return Message(
             pack(order), node, MessageType.TRAIN, ttl=self.settings.timeout, group_id=str(round.number)
         )
-
-    def _download(self, round: Round, have: int | None) -> tuple[bytes, bool]:
-        """(what a node at this version lacks, whether it is the whole model as a fallback), encoded once."""
-        lag, sent = self.method.lag(self.server, have), self._asked.sent
-        if lag not in sent:
-            down = exchange.send_down(self.method, self.server, round, have)
-            sent[lag] = down, exchange.is_fallback(self.method, down)
-        return sent[lag]
 
     def _believed(self, have: Have) -> Have:
         """What a node says it has, as far as it can be: not of another theta0, not of the future."""

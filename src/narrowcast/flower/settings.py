@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from narrowcast.errors import ConfigError
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config
+from narrowcast.runs.used import refuse_unused
 
 PREFIX = "narrowcast."
 
@@ -52,7 +53,9 @@ def run_settings(run_config: Mapping[str, Any], **fixed: Any) -> RunConfig:
     """The run's configuration."""
     fleet = FleetSettings.model_fields
     table = {key: value for key, value in ours(run_config).items() if key not in fleet}
-    return make_config({**table, **fixed})
+    config = make_config({**table, **fixed})
+    refuse_unused(table, config)
+    return config
 
 
 def fleet_settings(run_config: Mapping[str, Any]) -> FleetSettings:

@@ -18,7 +18,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from narrowcast.errors import ConfigError, Interrupted
+from narrowcast.errors import Interrupted
 from narrowcast.flower.client import client_app
 from narrowcast.flower.server import driver
 from narrowcast.flower.settings import FleetSettings
@@ -34,10 +34,6 @@ TIMEOUT = 3600.0  # seconds: of a round of virtual clients, who neither sleep no
 
 def run(config: RunConfig, folder: Path, on_record: OnRecord | None, *, force: bool, resume: bool) -> None:
     """Begin a run, or go on with one, in Flower's simulation engine."""
-    if config.dropout:
-        raise ConfigError(
-            f"--dropout {config.dropout} is of the in-process simulator: nodes drop out by themselves"
-        )
     task = build(config.task, config.task_options())
     count = len(task.clients)
     fleet = FleetSettings(min_clients=count, timeout=TIMEOUT)

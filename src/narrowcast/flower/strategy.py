@@ -23,10 +23,9 @@ from narrowcast.flower.federation import Federation
 from narrowcast.flower.fleet import log
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.flower.tasks import ModelTask
-from narrowcast.rounds import exchange
 from narrowcast.rounds.records import RoundRecord
+from narrowcast.runs.prepared import prepare
 from narrowcast.runs.reading import make_config
-from narrowcast.wire import messages as wire
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -60,13 +59,11 @@ class NarrowcastStrategy(Strategy):
         self.fleet = self.fleet.model_copy(update={"timeout": timeout})
         config = make_config({**self.settings, "rounds": num_rounds})
         task = ModelTask(self.model, clients=config.clients or self.fleet.min_clients)
-        theta0 = task.theta0()
-        run = exchange.run_id(config.model_dump_json().encode() + wire.digest(theta0))
-        plan = config.plan(len(task.clients), run)
-        self.run = Federation(task, config.build_method(len(task.clients)), plan, grid, self.fleet)
+        run = prepare(config, task)
+        self.run = Federation(task, run.method, run.plan, grid, self.fleet)
         return super().start(
             grid,
-            ArrayRecord(task.state_dict(theta0)),
+            ArrayRecord(task.state_dict(run.theta0)),
             num_rounds,
             timeout,
             train_config,

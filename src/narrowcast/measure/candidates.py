@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from narrowcast.methods.sizes import shape_of
-from narrowcast.methods.table import method
+from narrowcast.methods.table import METHODS
 from narrowcast.rounds.sampling import Cohorts
 from narrowcast.runs.config import RunConfig
 
@@ -83,8 +83,9 @@ def traffic(cohorts: Cohorts, rounds: int, c: Candidate) -> Traffic:
 
 def bytes_of(c: Candidate, d: int, D: int, visits: Traffic, config: RunConfig) -> float:
     """Bytes up and down of a mean client, as the messages are encoded."""
-    formats = {"uplink": config.uplink, "downlink": config.downlink}
-    shape = shape_of(method(c.method, dim=d, subspaces=c.subspaces, **formats), D, 1, 1)
+    asked = {"dim": d, "subspaces": c.subspaces, "uplink": config.uplink, "downlink": config.downlink}
+    entry = METHODS[c.method]
+    shape = shape_of(entry.make(**entry.fitting(asked)), D, 1, 1)
     down = sum(n * shape.down(m).bytes for m, n in enumerate(visits.downloads) if n)
     return visits.uploads * shape.up.bytes + down
 

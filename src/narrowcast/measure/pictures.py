@@ -6,13 +6,10 @@ import math
 import statistics
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from narrowcast.measure.results import Measured
+from narrowcast.plotting import plt
 from narrowcast.runs.style import FAMILY
 
 MARKERS = "os^Dv<>pPX"

@@ -14,13 +14,12 @@ from narrowcast.measure import rules
 from narrowcast.measure.candidates import Candidate, Traffic, bytes_of, largest, traffic, variants
 from narrowcast.measure.probing import UNCOMPRESSED, Say, Trial
 from narrowcast.measure.trainers import InFolders, Watch
-from narrowcast.methods.table import method
-from narrowcast.rounds.simulator import Simulation
 from narrowcast.runs import words
 from narrowcast.runs.attempts import folder_of
 from narrowcast.runs.config import RunConfig
+from narrowcast.runs.prepared import prepare
 from narrowcast.runs.summary import summarise
-from narrowcast.tasks.table import build
+from narrowcast.runs.used import used
 from narrowcast.units import format_bytes
 
 RATES = 3
@@ -110,9 +109,8 @@ def propose(
     watch: Watch | None = None,
 ) -> Suggested:
     """Try every candidate that fits; the test set stays unread."""
-    task = build(config.task, config.task_options())
-    simulation = Simulation(task, method(UNCOMPRESSED), config.plan(len(task.clients), bytes(8)))
-    cohorts, rounds, D = simulation.cohorts, simulation.rounds, task.layout.size
+    run = prepare(config.model_copy(update={"method": UNCOMPRESSED}))
+    task, cohorts, rounds, D = run.task, run.cohorts, run.rounds, run.task.layout.size
     held_out = config.model_copy(update={"validation": True, "evaluate_every": 0})
     trials = Trials(held_out, folder, seeds, task.higher_is_better, say, watch)
     options: list[Option] = []
@@ -149,4 +147,5 @@ def _size(c: Candidate, D: int, visits: Traffic, config: RunConfig, d: int) -> f
 def command_of(config: RunConfig, o: Option) -> str:
     """The run to start, as one would type it."""
     update = {**o.candidate.settings(), "dim": o.d, "lr": o.rate}
-    return shlex.join(["narrowcast", "run", *words.arguments(config.model_copy(update=update))])
+    best = config.model_copy(update=update)
+    return shlex.join(["narrowcast", "run", *words.arguments(best, used(best))])

@@ -11,9 +11,10 @@ from narrowcast.errors import Diverged
 from narrowcast.measure import rules
 from narrowcast.measure.probing import UNCOMPRESSED, About, Trial
 from narrowcast.measure.results import Trained
-from narrowcast.methods.table import method
+from narrowcast.methods.base import Method
+from narrowcast.methods.table import METHODS
 from narrowcast.numerics import keyed
-from narrowcast.numerics.keyed import Purpose
+from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.rounds import records
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.records import RoundRecord
@@ -39,6 +40,12 @@ def cut(
     return curve, None
 
 
+def _about(task: Task, plan: Plan) -> About:
+    rounds = plan.length(len(task.clients))
+    epochs = rounds / plan.cohorts(len(task.clients)).rounds_per_epoch
+    return About(task.layout.size, task.metric, task.higher_is_better, rounds, epochs)
+
+
 class InFolders:
     """Runs of `narrowcast run` in folders named by their settings, decided from their records alone."""
 
@@ -49,10 +56,7 @@ class InFolders:
     def about(self) -> About:
         if self._about is None:
             task = build(self.config.task, self.config.task_options())
-            plan = self.config.plan(len(task.clients), bytes(8))
-            made = Simulation(task, method(UNCOMPRESSED), plan)
-            epochs = made.rounds / made.cohorts.rounds_per_epoch
-            self._about = About(task.layout.size, task.metric, task.higher_is_better, made.rounds, epochs)
+            self._about = _about(task, self.config.plan(len(task.clients)))
         return self._about
 
     def config_of(self, trial: Trial) -> RunConfig:
@@ -108,9 +112,7 @@ class InMemory:
         self, task: Task, plan: Plan, options: dict[str, Any] | None = None, watch: Watch | None = None
     ) -> None:
         self.task, self.plan, self.options, self._watch = task, plan, options or {}, watch
-        made = Simulation(task, method(UNCOMPRESSED), plan)
-        epochs = made.rounds / made.cohorts.rounds_per_epoch
-        self._about = About(task.layout.size, task.metric, task.higher_is_better, made.rounds, epochs)
+        self._about = _about(task, plan)
 
     def about(self) -> About:
         return self._about
@@ -118,8 +120,7 @@ class InMemory:
     def train(self, trial: Trial, target: float | None) -> Trained:
         about = self._about
         key = keyed.derive(trial.seed, Purpose.RUN)
-        dim = {} if trial.d is None else {"dim": trial.d}
-        made = method(trial.method, key=key, clients=len(self.task.clients), **dim, **self.options)
+        made = self._method(trial, key)
         simulation = Simulation(self.task, made, replace(self.plan, lr=trial.rate, key=key))
         curve: list[tuple[int, float]] = []
         try:
@@ -134,3 +135,10 @@ class InMemory:
         except Diverged:
             return Trained(curve, about.rounds, diverged=True)
         return Trained(curve, about.rounds)
+
+    def _method(self, trial: Trial, key: Key) -> Method[Any]:
+        """The trial's method; the yardstick takes those of the options that it has."""
+        entry = METHODS[trial.method]
+        asked = entry.fitting(self.options) if trial.method == UNCOMPRESSED else self.options
+        dim = {} if trial.d is None else {"dim": trial.d}
+        return entry.make(key=key, clients=len(self.task.clients), **dim, **asked)

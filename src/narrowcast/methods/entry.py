@@ -36,8 +36,16 @@ class Entry:
         kind: Any = self.kind
         return tuple(f.name for f in fields(kind) if f.init and f.name not in self.fixes)
 
+    def fitting(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the options that this method has: for settings that several methods share."""
+        return {name: options[name] for name in self.options if name in options}
+
     def make(self, **options: Any) -> Method[Any]:
-        """The method with these options; a ValueError names what it does not have."""
+        """The method with these options; a ValueError names what it does not have.
+
+        The run's key and its number of clients may be given to any: a method that needs neither ignores them.
+        """
+        options = {k: v for k, v in options.items() if k in self.options or k not in ("key", "clients")}
         if strange := [name for name in options if name not in self.options]:
             raise ValueError(
                 f"{self.kind.__name__} has no option {', '.join(strange)} here: it takes "

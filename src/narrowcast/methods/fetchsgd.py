@@ -56,7 +56,7 @@ tried but one; zeroing trained at the published one (lr 0.4, rho 0.9, k = D/130,
 Zeroing has its bounds too. With rho = 0.9 and lr 0.4 it diverged with a tenth of those columns, and with k =
 D/650, and trained in both without momentum. To be safe: c at D/20 or more (the default with 5 rows), k at
 D/130 or more, no rate that uncompressed training would not bear, and for less of either a lower rate or
-`--momentum 0`. Tables: `experiments/results/fetchsgd-stability.md`.
+`--momentum 0`. Tables: `studies/experiments/results/fetchsgd-stability.md`.
 """,
 )
 _sketch = lru_cache(maxsize=64)(CountSketch)  # it holds no numbers, only settings

@@ -262,8 +262,7 @@ class RunConfig(BaseModel):
             "optimiser": OPTIMISERS[self.optimiser](**betas),
             "unbiased": self.convention == "unbiased",
         }
-        values = self._of(entry.kind) | own
-        return {name: values[name] for name in entry.options if name in values}
+        return entry.fitting(self._of(entry.kind) | own)
 
     def build_method(self, clients: int = 1) -> Method[Any]:
         """The method for a task with so many clients."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from narrowcast.plotting import plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
+from narrowcast.extras import require
 from narrowcast.tasks.files import Bytes, DataError, check_labels, read_npz, read_rest, reading
 from narrowcast.tasks.pickles import PickledArray, read_pickle
 
@@ -22,6 +22,9 @@ Pair = tuple[Bytes, Bytes]
 
 def read_mosaic(path: Path) -> Bytes:
     """SIDE x SIDE images in one lossless picture, row by row."""
+    require("PIL", "images", "CIFAR-10 from its mosaics")
+    from PIL import Image
+
     size = (SIDE * 32, SIDE * 32)
     with reading(path, "a mosaic of images"), Image.open(path, formats=("WEBP", "PNG")) as picture:
         if picture.size != size or picture.mode != "RGB":  # known from the header, before anything is decoded

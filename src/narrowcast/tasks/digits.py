@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from narrowcast.extras import require
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Purpose
 from narrowcast.tasks.assemble import assemble
@@ -22,6 +23,7 @@ def load() -> tuple[Examples, Examples]:
     The split has a key of its own: with the run's key, rates tuned on one seed's validation set would have
     been tuned on another seed's test set.
     """
+    require("sklearn", "demo", "the task digits")
     from sklearn.datasets import load_digits
 
     data = load_digits()

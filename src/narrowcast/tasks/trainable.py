@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from narrowcast.extras import require
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.tasks.init import initialise
@@ -138,10 +139,7 @@ def _start(module: nn.Module, key: Key) -> None:
 
 def _peft() -> Any:
     """The library, which takes seconds to import: only where adapters are asked for."""
-    try:
-        import peft
-    except ImportError as error:
-        raise RuntimeError(
-            f"trainable 'lora' needs the PEFT library ({error}): pip install 'narrowcast[lora]'"
-        ) from None
+    require("peft", "lora", "trainable 'lora'")
+    import peft
+
     return peft

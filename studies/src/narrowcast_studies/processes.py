@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from narrowcast.errors import Diverged, Interrupted
-from narrowcast.runs import RunConfig, attempts, words
+from narrowcast.runs import RunConfig
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 INTERRUPTED = (130, -2, -15)  # as the command says it, or as the system does
@@ -25,13 +25,13 @@ class Processes:
         self._lock = threading.Lock()
 
     def __call__(self, config: RunConfig, folder: Path) -> None:
-        words = command(config, folder)
+        words = [sys.executable, "-m", "narrowcast_studies.worker", str(folder)]
         with self._lock:
             if self._stopped:
                 raise Interrupted("stopped before it began")
             process = subprocess.Popen(
                 words,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -39,7 +39,7 @@ class Processes:
             )
             self._running.add(process)
         try:
-            _, said = process.communicate()
+            _, said = process.communicate(config.model_dump_json())
         finally:
             with self._lock:
                 self._running.discard(process)
@@ -53,20 +53,11 @@ class Processes:
                 process.terminate()
 
 
-def command(config: RunConfig, folder: Path) -> list[str]:
-    """What one would type: the run anew, or on from where it was stopped."""
-    if attempts.begun(folder):
-        what = ["--resume", str(folder)]
-    else:
-        what = [*words.arguments(config), "--out", str(folder), "--force"]
-    return [sys.executable, "-m", "narrowcast", "run", *what]
-
-
 def _judge(code: int, said: str, words: list[str]) -> None:
     if code == 0:
         return
     if code in INTERRUPTED:
         raise Interrupted(said or "stopped")
-    if code == 1 and "Traceback" not in said:  # the command's own code for it; a crash is 1 as well
+    if code == 1 and "Traceback" not in said:  # the worker's own code for it; a crash is 1 as well
         raise Diverged(said.removeprefix("error: "))
     raise RuntimeError(f"{shlex.join(words)} ended with {code}: {said[-2000:]}")

@@ -22,8 +22,6 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from narrowcast_studies import untrained
-from narrowcast_studies.untrained import Metrics, harmed
 
 from narrowcast.cli import give_back, keep_memory
 from narrowcast.errors import ConfigError, Interrupted
@@ -35,10 +33,13 @@ from narrowcast.runs import (
     best_of,
     make_config,
     read_toml,
+    refuse_unused,
     search,
     summarise,
 )
 from narrowcast.units import format_seconds
+from narrowcast_studies import untrained
+from narrowcast_studies.untrained import Metrics, harmed
 
 Say = Callable[[str], None]
 Attempt = Callable[[RunConfig], Path | None]  # the folder of a finished run; None: it diverged
@@ -123,6 +124,10 @@ def parse(table: dict[str, Any], path: str) -> Study:
         if row.name in rows:
             raise ConfigError(f"{path}, run {number}: another row is called {row.name!r} too")
         rows[row.name] = row
+    try:
+        refuse_unused(table, *(row.config for row in rows.values()))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     return Study(title, list(rows.values()), seeds, tuning)
 
 
@@ -134,6 +139,7 @@ def _row(where: str, shared: dict[str, Any], run: dict[str, Any]) -> Row:
         raise ConfigError(f"{where}: needs lr, the centre of its grid")
     try:
         config = make_config({**shared, **own, "threads": 1})
+        refuse_unused(own, config)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     settings = {k: v for k, v in own.items() if k not in ("method", "lr")}

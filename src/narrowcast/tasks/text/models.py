@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from narrowcast.extras import require
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.tasks.init import initialise
@@ -175,12 +176,9 @@ def save(model: Any, tokenizer: Any, folder: Path) -> None:
 
 def _transformers() -> Any:
     """The library, which takes seconds to import: only where a model over text is asked for."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise RuntimeError(
-            f"tasks over text need transformers ({error}): pip install 'narrowcast[text]'"
-        ) from None
+    require("transformers", "text", "a model over text")
+    import transformers
+
     quiet: Any = transformers.utils.logging
     quiet.disable_progress_bar()
     quiet.set_verbosity_error()

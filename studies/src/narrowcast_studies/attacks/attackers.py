@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
+from narrowcast.numerics import Key, Purpose, keyed
 from narrowcast_studies.attacks import maps
 from narrowcast_studies.attacks.maps import LinearMap
 from narrowcast_studies.attacks.models import Net
 from narrowcast_studies.attacks.uploads import Observation
-from torch import Tensor
-
-from narrowcast.numerics import Key, Purpose, keyed
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from narrowcast_studies.attacks.models import CLASSES, SIDE
 from torch import Tensor
 
 from narrowcast.numerics import Key, Purpose, keyed
 from narrowcast.tasks import TaskOptions, cifar10
+from narrowcast_studies.attacks.models import CLASSES, SIDE
 
 SOURCES = ("auto", "cifar10", "photos")
 LOW = (0 - cifar10.MEAN) / cifar10.DEVIATION  # (3, 1, 1): a black pixel, normalised

@@ -8,9 +8,10 @@ taken one by one, each time the class whose template, at 1/B, brings the sum nea
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+
 from narrowcast_studies.attacks.attackers import View
 from narrowcast_studies.attacks.models import CLASSES, SIDE, Net
-from torch import Tensor
 
 
 class Greys:

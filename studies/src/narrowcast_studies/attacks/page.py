@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from narrowcast.tables import markdown_table
 from narrowcast_studies.attacks import table
 from narrowcast_studies.attacks.results import Case, Summary, Upload
 from narrowcast_studies.attacks.table import Line, plus_minus
-
-from narrowcast.tables import markdown_table
 
 FULL = Upload("uncompressed")
 ENOUGH = 10  # images from which the intervals mean something

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+
+from narrowcast.plotting import plt
 from narrowcast_studies.attacks.results import Case, Picture, Result, Summary, Upload, case_file, read_result
 from narrowcast_studies.attacks.table import NAMES, Line, lines
 

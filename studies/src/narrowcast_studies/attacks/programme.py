@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
+
+from narrowcast.numerics import Purpose, keyed
 from narrowcast_studies.attacks import images as pictures
 from narrowcast_studies.attacks import labels, models, quality, results
 from narrowcast_studies.attacks.attackers import ATTACKERS
@@ -18,9 +21,6 @@ from narrowcast_studies.attacks.models import Net
 from narrowcast_studies.attacks.reconstruct import ATTACKS, Effort
 from narrowcast_studies.attacks.results import Case, Guess, Picture, Result, Settings, Summary, Upload
 from narrowcast_studies.attacks.uploads import Observation, observe
-from torch import Tensor
-
-from narrowcast.numerics import Purpose, keyed
 
 FULL = Upload("uncompressed")
 Say = Callable[[int, int, Case, Result], None]

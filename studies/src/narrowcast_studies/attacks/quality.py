@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from narrowcast_studies.attacks.images import Images, pixels
+from skimage import metrics
 from torch import Tensor
 
+from narrowcast_studies.attacks.images import Images, pixels
+
+METRICS: Any = metrics  # it has no types
 MOST_DB = 100.0  # of a picture that is the same bit for bit: no mean can take infinity
 
 
@@ -18,16 +21,6 @@ class Quality:
     psnr: float  # dB
     ssim: float
     identified: bool  # the original is nearest in pixels among 100 candidates
-
-
-def _metrics() -> Any:
-    try:
-        from skimage import metrics
-    except ImportError as error:
-        raise RuntimeError(
-            f"narrowcast attack needs scikit-image ({error}): pip install 'narrowcast[privacy]'"
-        ) from None
-    return metrics
 
 
 def match(found: Tensor, true: Tensor) -> Tensor:
@@ -40,11 +33,10 @@ def match(found: Tensor, true: Tensor) -> Tensor:
 
 def judge(found: Tensor, true: Tensor, images: Images) -> Quality:
     """One picture against its original, (3, 32, 32) each, normalised."""
-    metrics = _metrics()
     a, b = pixels(true), pixels(found)
     error = float((a - b).square().mean())
-    psnr = MOST_DB if error == 0 else metrics.peak_signal_noise_ratio(a.numpy(), b.numpy(), data_range=1.0)
-    ssim = metrics.structural_similarity(a.numpy(), b.numpy(), data_range=1.0, channel_axis=0)
+    psnr = MOST_DB if error == 0 else METRICS.peak_signal_noise_ratio(a.numpy(), b.numpy(), data_range=1.0)
+    ssim = METRICS.structural_similarity(a.numpy(), b.numpy(), data_range=1.0, channel_axis=0)
     others = (pixels(images.decoys) - b).square().mean((1, 2, 3))
     return Quality(min(float(psnr), MOST_DB), float(ssim), bool(error < others.min()))
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from narrowcast_studies.attacks.attackers import View
-from narrowcast_studies.attacks.images import HIGH, LOW
-from narrowcast_studies.attacks.models import SIDE, Net
 from torch import Tensor
 
 from narrowcast.numerics import Key, Purpose, keyed
+from narrowcast_studies.attacks.attackers import View
+from narrowcast_studies.attacks.images import HIGH, LOW
+from narrowcast_studies.attacks.models import SIDE, Net
 
 ENOUGH = 1e-10  # of a relative squared distance: far below what can be seen in a picture
 HISTORY = 50  # vectors of L-BFGS

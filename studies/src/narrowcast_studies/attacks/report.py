@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from narrowcast.files import write_atomically
 from narrowcast_studies.attacks import page as pages
 from narrowcast_studies.attacks import plot, results, table
 from narrowcast_studies.attacks.results import Summary
 from narrowcast_studies.attacks.table import terminal
-
-from narrowcast.files import write_atomically
 
 __all__ = ["terminal", "write"]
 

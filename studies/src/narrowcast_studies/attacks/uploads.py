@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from narrowcast_studies.attacks import maps
-from narrowcast_studies.attacks.maps import LinearMap
-from narrowcast_studies.attacks.models import Net
 from torch import Tensor
 
 from narrowcast import methods, wire
@@ -21,6 +18,9 @@ from narrowcast.methods import FetchSGD, RoundInfo, Where
 from narrowcast.numerics import Key
 from narrowcast.rounds import exchange
 from narrowcast.wire import Payload
+from narrowcast_studies.attacks import maps
+from narrowcast_studies.attacks.maps import LinearMap
+from narrowcast_studies.attacks.models import Net
 
 CLIENT = 0
 RUN = bytes(8)

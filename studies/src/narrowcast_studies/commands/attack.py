@@ -46,10 +46,10 @@ def attack(
 
     import msgspec
     import torch
-    from narrowcast_studies.attacks import programme, report, results
 
     from narrowcast.cli import plain_errors
     from narrowcast.numerics import pool
+    from narrowcast_studies.attacks import programme, report, results
 
     with plain_errors():
         torch.set_num_threads(1)  # the nets are small: threads would wait for each other

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from narrowcast.runs import attempts
 from narrowcast.tasks import DATA_VARIABLE
 
 if TYPE_CHECKING:
-    from narrowcast_studies.reproduce.experiment import Experiment
     from rich.console import Console
+
+    from narrowcast_studies.reproduce.experiment import Experiment
 
 
 def reproduce(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(help="table1, a file experiments/NAME.toml, or results")
+        str | None, typer.Argument(help="table1, a file studies/experiments/NAME.toml, or results")
     ] = None,
     scale: Annotated[str, typer.Option(help="small: this machine; paper: the paper's settings")] = "small",
     only: Annotated[list[str] | None, typer.Option(help="a method or a row; may be given again")] = None,
@@ -33,16 +33,17 @@ def reproduce(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="folder of the data [NARROWCAST_DATA]")] = None,
     runs: Annotated[Path | None, typer.Option(help="folder of the runs [runs/NAME-SCALE]")] = None,
-    out: Annotated[Path | None, typer.Option(help="of the results [experiments/results/NAME]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="of the results [studies/experiments/results/NAME]")
+    ] = None,
 ) -> None:
-    """The paper's tables and figures: runs what is missing, and writes experiments/results/NAME.
+    """The paper's tables and figures: runs what is missing, and writes studies/experiments/results/NAME.
 
     `narrowcast reproduce results` runs nothing: it judges the claims by those results, in docs/results.md.
     """
-    from narrowcast_studies.reproduce import experiment, page, table1
-
     from narrowcast.cli import console, plain_errors
     from narrowcast.errors import ConfigError
+    from narrowcast_studies.reproduce import experiment, page, table1
 
     with plain_errors(), _data_in(data):
         if name is None:
@@ -144,10 +145,9 @@ def _estimate(chosen: Experiment, only: list[str] | None, console: Console) -> N
 def _timed(
     chosen: Experiment, only: list[str] | None, minutes: float, runs: Path, out: Path | None, console: Console
 ) -> None:
-    from narrowcast_studies.reproduce import timed
-
     from narrowcast.errors import ConfigError
     from narrowcast.runs import RunProgress, prepare_kernels
+    from narrowcast_studies.reproduce import timed
 
     names = _chosen(chosen, only)
     if len(names) != 1:
@@ -176,11 +176,11 @@ def _run(
 ) -> None:
     import signal
 
+    from narrowcast.errors import Interrupted
+    from narrowcast.runs import attempts
     from narrowcast_studies import study
     from narrowcast_studies.processes import Processes
     from narrowcast_studies.reproduce import results
-
-    from narrowcast.errors import Interrupted
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt

@@ -22,9 +22,8 @@ def theory(
 
 def run(out: Path, quick: bool, console: Console) -> None:
     """Make what is missing, then the tables and pictures from the files."""
-    from narrowcast_studies.theory import pictures, programme, tables
-
     from narrowcast.files import write_atomically
+    from narrowcast_studies.theory import pictures, programme, tables
 
     specs = programme.QUICK if quick else programme.FULL
     programme.conduct(specs, out, lambda line: console.print(line, highlight=False, markup=False))

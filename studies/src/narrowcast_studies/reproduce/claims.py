@@ -26,11 +26,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from narrowcast_studies.reproduce.table import Line
 
 from narrowcast.errors import ConfigError
 from narrowcast.intervals import student
 from narrowcast.methods import METHODS
+from narrowcast_studies.reproduce.table import Line
 
 Kind = Literal["ahead", "within", "cheaper"]
 Answer = Literal["yes", "no", "open", "not run yet"]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from narrowcast_studies.reproduce.table import Line, from_csv
-from narrowcast_studies.study import Row, Study
 
 from narrowcast.errors import ConfigError
 from narrowcast.runs import make_config
+from narrowcast_studies.reproduce.table import Line, from_csv
+from narrowcast_studies.study import Row, Study
 
 
 class Run(msgspec.Struct, frozen=True):

@@ -6,12 +6,8 @@ import math
 import time
 from dataclasses import dataclass
 
-import torch
+from narrowcast.runs import prepare, using_threads
 from narrowcast_studies.study import Row, Study
-
-from narrowcast.numerics import pool
-from narrowcast.rounds import Simulation
-from narrowcast.tasks import build
 
 WARM = 1  # rounds before the timed ones
 TIMED = 2
@@ -27,18 +23,14 @@ class Estimate:
 
 def estimate(study: Study, row: Row) -> Estimate:
     """With one thread, evaluation left out; the search for a rate is taken at its longest."""
-    config = row.config
-    torch.set_num_threads(1)
-    pool.set_threads(1)
-    task = build(config.task, config.task_options())
-    count = len(task.clients)
-    run = Simulation(task, config.build_method(count), config.plan(count, b"\0" * 8))
-    for _ in range(min(WARM, run.rounds - 1)):
-        run.step()
-    started, timed = time.perf_counter(), min(TIMED, run.rounds - run.round)
-    for _ in range(timed):
-        run.step()
-    seconds = (time.perf_counter() - started) / timed
+    run = prepare(row.config).simulation()
+    with using_threads(1):
+        for _ in range(min(WARM, run.rounds - 1)):
+            run.step()
+        started, timed = time.perf_counter(), min(TIMED, run.rounds - run.round)
+        for _ in range(timed):
+            run.step()
+        seconds = (time.perf_counter() - started) / timed
     rounds = run.rounds * len(study.seeds)
     runs = len(study.seeds)
     if study.tuning:

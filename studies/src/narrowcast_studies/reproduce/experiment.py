@@ -16,15 +16,15 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+
+from narrowcast.errors import ConfigError
+from narrowcast.runs import read_toml
 from narrowcast_studies import study
 from narrowcast_studies.reproduce import claims
 from narrowcast_studies.reproduce.claims import Claim, Published
 from narrowcast_studies.study import Study
 
-from narrowcast.errors import ConfigError
-from narrowcast.runs import read_toml
-
-FOLDER = Path("experiments")
+FOLDER = Path("studies") / "experiments"
 SCALES = ("small", "paper")
 SMOKE_ROUNDS = 2
 

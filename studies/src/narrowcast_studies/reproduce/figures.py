@@ -18,19 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+
+from narrowcast.plotting import plt
+from narrowcast.rounds import records
+from narrowcast.runs import FAMILY, STYLE
 from narrowcast_studies.reproduce import labels, plot
 from narrowcast_studies.reproduce.claims import Published
 from narrowcast_studies.reproduce.experiment import Experiment, Figure
 from narrowcast_studies.reproduce.table import lines, standard_error
 from narrowcast_studies.study import Outcome
-
-from narrowcast.rounds import records
-from narrowcast.runs import FAMILY, STYLE
 
 SIZE = (9, 6)  # inches of a panel
 AXES = {"dim": "d", "participation": "share of the asked clients that come"}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import fnmatch
 from pathlib import Path
 
-from narrowcast_studies.reproduce import experiment, sections
-from narrowcast_studies.reproduce.claims import Judged
-from narrowcast_studies.reproduce.sections import Section
-
 from narrowcast.errors import ConfigError
 from narrowcast.files import write_atomically
 from narrowcast.tables import markdown_table
+from narrowcast_studies.reproduce import experiment, sections
+from narrowcast_studies.reproduce.claims import Judged
+from narrowcast_studies.reproduce.sections import Section
 
 PAGE = Path("docs/results.md")
 ORDER = (
@@ -19,7 +18,7 @@ ORDER = (
     "baselines-*", "participation", "matrix", "*",
 )  # fmt: skip
 PREFACE = """
-`narrowcast reproduce results` writes this page from `experiments/*.toml` and `experiments/results/`. A
+`narrowcast reproduce results` writes this page from the files and the results of `studies/experiments/`. A
 claim is a list of pairs of rows; its verdict is computed from their results, which stand below it. Two rows
 are compared seed by seed, for with a seed they share the first model, the clients and who comes when: the
 column "difference" is the mean m of the differences in favour of the first row, +- e, the half width of

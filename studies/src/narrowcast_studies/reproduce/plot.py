@@ -5,14 +5,10 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from narrowcast.plotting import plt
+from narrowcast.runs import FAMILY, STYLE, bytes_axis
 from narrowcast_studies.reproduce import labels
 from narrowcast_studies.reproduce.table import Line
-
-from narrowcast.runs import FAMILY, STYLE, bytes_axis
 
 REACH = 3.0  # how much further than the median from the best a row may lie
 

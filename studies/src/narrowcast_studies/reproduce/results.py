@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from narrowcast_studies import study
-from narrowcast_studies.reproduce import figures, table
-from narrowcast_studies.reproduce.experiment import Experiment
-from narrowcast_studies.study import Outcome
 
 from narrowcast import files
 from narrowcast.files import write_atomically
 from narrowcast.rounds import records
 from narrowcast.runs import Summary, run_folder
 from narrowcast.units import format_seconds
+from narrowcast_studies import study
+from narrowcast_studies.reproduce import figures, table
+from narrowcast_studies.reproduce.experiment import Experiment
+from narrowcast_studies.study import Outcome
 
 
 def write(experiment: Experiment, runs: Path, folder: Path, command: str) -> str | None:

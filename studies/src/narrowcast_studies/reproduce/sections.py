@@ -6,14 +6,13 @@ import math
 import textwrap
 from dataclasses import dataclass
 
+from narrowcast.tables import markdown_table, times
+from narrowcast.units import digits, format_bytes
 from narrowcast_studies.reproduce import committed, experiment
 from narrowcast_studies.reproduce.claims import Claim, Judged, Pair, Published, judge, verdict
 from narrowcast_studies.reproduce.committed import Committed
 from narrowcast_studies.reproduce.experiment import Experiment
 from narrowcast_studies.reproduce.table import Line
-
-from narrowcast.tables import markdown_table, times
-from narrowcast.units import digits, format_bytes
 
 WIDTH = 118  # of a line of prose
 

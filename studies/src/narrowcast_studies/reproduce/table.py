@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from narrowcast_studies.study import Outcome, Study, Tuning
-
 from narrowcast.runs import Compression
 from narrowcast.tables import markdown_table, times
 from narrowcast.units import format_bytes
+from narrowcast_studies.study import Outcome, Study, Tuning
 
 COLUMNS = (
     "name method settings lr given_up mean standard_error seeds_diverged bytes_up bytes_down compression_up "

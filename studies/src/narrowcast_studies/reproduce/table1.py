@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
-from narrowcast_studies.reproduce.claims import Claim
 
 from narrowcast import wire
 from narrowcast.files import write_atomically
@@ -20,6 +19,7 @@ from narrowcast.rounds import Cohorts, Round, exchange
 from narrowcast.runs import make_config
 from narrowcast.tables import markdown_table
 from narrowcast.tasks import build
+from narrowcast_studies.reproduce.claims import Claim
 
 E, d, K, N, W, SEED = 4, 8, 3, 60, 1, 0  # a round an epoch and client: rounds enough to span every subspace
 ROWS = ("uncompressed", "static", "time-varying", "k-subspace", "k-subspace-time-varying")

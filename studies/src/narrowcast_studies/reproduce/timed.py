@@ -11,19 +11,15 @@ import time
 from functools import partial
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from narrowcast_studies.reproduce import committed
-from narrowcast_studies.reproduce.experiment import FOLDER, Experiment
-from narrowcast_studies.study import Row
-
 from narrowcast import files
+from narrowcast.plotting import plt
 from narrowcast.rounds import RoundRecord, records
 from narrowcast.runs import STYLE, Facts, OnRecord, attempts, run_folder, runner
 from narrowcast.tables import markdown_table
 from narrowcast.units import format_bytes, format_seconds
+from narrowcast_studies.reproduce import committed
+from narrowcast_studies.reproduce.experiment import FOLDER, Experiment
+from narrowcast_studies.study import Row
 
 Curve = dict[int, float]  # rounds -> the metric
 

@@ -21,8 +21,9 @@ from collections.abc import Sequence
 
 import msgspec
 import torch
-from narrowcast_studies.theory.problems import Problem
 from torch import Tensor
+
+from narrowcast_studies.theory.problems import Problem
 
 
 class Constants(msgspec.Struct, frozen=True):

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import torch
-from narrowcast_studies.theory.problems import Problem, normals
 from torch import Tensor
 
 from narrowcast.numerics import Key, Purpose, keyed
 from narrowcast.subspaces import subspace
+from narrowcast_studies.theory.problems import Problem, normals
 
 UNIFORM = "uniform"
 

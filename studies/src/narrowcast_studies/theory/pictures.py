@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+
+from narrowcast.plotting import plt
+from narrowcast.runs import FAMILY
 from narrowcast_studies.theory import bounds
 from narrowcast_studies.theory.checks import epoch_bounds, path_rho
 from narrowcast_studies.theory.programme import KINDS, Result
 from narrowcast_studies.theory.trials import Trial
-
-from narrowcast.runs import FAMILY
 
 NAMES = {"dense": "uniform subspaces (dense A)", "rotation": "rotation"}
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+
+from narrowcast.files import write_atomically
+from narrowcast.numerics import Key, Purpose, keyed
 from narrowcast_studies.theory import bounds, dimension, proposition, trials
 from narrowcast_studies.theory.bounds import Constants, Steps
 from narrowcast_studies.theory.dimension import UNIFORM, Quantile
 from narrowcast_studies.theory.problems import Logistic, Problem, exponential, power_law
 from narrowcast_studies.theory.proposition import Carried
 from narrowcast_studies.theory.trials import Trial
-
-from narrowcast.files import write_atomically
-from narrowcast.numerics import Key, Purpose, keyed
 
 Say = Callable[[str], None]
 KINDS = ("dense", "rotation")  # of the runs; the columns of `dense` span a uniform subspace

@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 import torch
-from narrowcast_studies.theory.problems import Problem
-from narrowcast_studies.theory.task import ProblemTask, clipped
-from narrowcast_studies.theory.trials import build
 from torch import Tensor
 
 from narrowcast import wire
 from narrowcast.methods import SGD, Momentum
 from narrowcast.numerics import Key, Purpose, keyed
 from narrowcast.rounds import Plan, Round, Simulation, exchange
+from narrowcast_studies.theory.problems import Problem
+from narrowcast_studies.theory.task import ProblemTask, clipped
+from narrowcast_studies.theory.trials import build
 
 BETA = 0.9
 LOCAL_STEPS = 5
@@ -83,13 +83,13 @@ UPDATES = {
     "clipped": Update(clip_gradient, clip=True, plan={"per_client": True}),
     "local steps": Update(local_steps, plan={"local_steps": LOCAL_STEPS}),
 }
-METHODS = {"static": 0, "time-varying": 5}  # rounds after which A changes
+METHODS: dict[str, dict[str, Any]] = {"static": {}, "time-varying": {"refresh": 5}}
 
 
 def carry(problem: Problem, v: str, name: str, dim: int, rounds: int, rate: float, key: Key) -> Carried:
     """The simulator and the update itself, side by side."""
     update = UPDATES[v]
-    how = build(name, "rotation", dim, key, refresh=METHODS[name],
+    how = build(name, "rotation", dim, key, **METHODS[name],
                 optimiser=Momentum(BETA) if update.momentum else SGD())  # fmt: skip
     mine = keyed.derive(key, Purpose.RUN)
     plan = Plan(cohort=COHORT, lr=rate, rounds=rounds, sampling="uniform", key=mine, **update.plan)
@@ -101,9 +101,9 @@ def carry(problem: Problem, v: str, name: str, dim: int, rounds: int, rate: floa
     up = clients = 0
     worst = 0.0
     for t in range(rounds):
-        stage = t // METHODS[name] if METHODS[name] else 0
+        stage = t // METHODS[name].get("refresh", rounds)
         if stage == len(used):
-            used.append(how.subspace(problem.D, stage, 0).dense().double())
+            used.append(how.matrix(problem.D, stage, 0).dense().double())
             memory = torch.zeros_like(memory)  # a new A starts momentum anew
         came = run.cohorts.come(t).tolist()
         mean = torch.stack([update.v(problem, theta, c, rate, clip) for c in came]).mean(0)

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from narrowcast_studies.theory.checks import Check, checks
-from narrowcast_studies.theory.dimension import Quantile, proportion
-from narrowcast_studies.theory.programme import KINDS, Result
 from rich.table import Table
 
 from narrowcast.tables import markdown_table, plain_table
+from narrowcast_studies.theory.checks import Check, checks
+from narrowcast_studies.theory.dimension import Quantile, proportion
+from narrowcast_studies.theory.programme import KINDS, Result
 
 BEGIN, END = "<!-- theory: begin -->", "<!-- theory: end -->"
 

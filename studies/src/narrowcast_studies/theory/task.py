@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
-from narrowcast_studies.theory.problems import Problem
 from torch import Tensor
 
 from narrowcast.numerics import Layout
-from narrowcast.rounds import Batch
+from narrowcast.rounds import Batch, Task
+from narrowcast_studies.theory.problems import Problem
 
 
-class ProblemTask:
+class ProblemTask(Task):
     """Gradients in float64, handed over in float32. With `clip` a client's v is g min(1, clip / |g|)."""
 
     metric = "excess"
@@ -36,9 +34,6 @@ class ProblemTask:
     def gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
         loss, slope = self.problem.weighted(theta.double(), batch.index, batch.weight.double())
         return loss, (slope if self.clip is None else clipped(slope, self.clip)).float()
-
-    def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
-        return (self.gradient(theta, batch) for batch in batches)
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         """The objective itself, above its minimum."""

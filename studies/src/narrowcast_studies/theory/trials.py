@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 import torch
-from narrowcast_studies.theory.bounds import Steps, factor, noise
-from narrowcast_studies.theory.problems import Problem
-from narrowcast_studies.theory.task import ProblemTask
 from torch import Tensor
 
 from narrowcast.methods import Intrinsic, method
 from narrowcast.numerics import Key, Purpose, keyed
 from narrowcast.rounds import Plan, Simulation
+from narrowcast_studies.theory.bounds import Steps, factor, noise
+from narrowcast_studies.theory.problems import Problem
+from narrowcast_studies.theory.task import ProblemTask
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ def simulation(problem: Problem, how: Any, rate: float, rounds: int, key: Key, *
 
 def orthonormal(how: Intrinsic, D: int, stage: int = 0) -> Tensor:
     """Q = sqrt(d/D) [A^1 ... A^K] of a stage, (D, d K): in its coordinates `--lr` is the lemma's rate."""
-    parts = [how.subspace(D, stage, k).dense().double() for k in range(how.subspaces)]
+    parts = [how.matrix(D, stage, k).dense().double() for k in range(how.subspaces)]
     return torch.cat(parts, 1) * math.sqrt(how.dim / D)
 
 

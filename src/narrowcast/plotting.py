@@ -1,0 +1,15 @@
+"""matplotlib, where it is installed, for files and not for a screen."""
+
+from __future__ import annotations
+
+from narrowcast.extras import require
+
+require("matplotlib", "plots", "a picture")
+
+import matplotlib  # noqa: E402
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt  # noqa: E402
+
+__all__ = ["plt"]

@@ -1,0 +1,1 @@
+"""What `narrowcast reproduce | theory | attack` do."""

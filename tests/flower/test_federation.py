@@ -1,0 +1,370 @@
+"""The Flower driver against the simulator, and against nodes that fail, lie, leave and come back."""
+
+import dataclasses
+
+import msgspec
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from fake_grid import FakeGrid
+from fitting import made
+from narrowcast.flower import FleetSettings, client_app, fleet
+from narrowcast.flower import messages as flower_messages
+from narrowcast.flower.federation import Federation
+from narrowcast.flower.messages import Answer, Have, Order, Upload, pack, unpack
+from narrowcast.methods import METHODS
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.reading import make_config
+from narrowcast.tasks import build
+from narrowcast.wire import messages as wire
+
+RUN = b"run-test"
+ROUNDS = 8
+PATIENT = FleetSettings(wait=5.0)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "POLL_SECONDS", 0.001)
+
+
+def settings(method: str = "time-varying", **more: object) -> RunConfig:
+    table = {
+        "task": "digits", "method": method, "dim": 64, "width": 8, "clients": 12, "partition": "iid",
+        "cohort": 5, "rounds": ROUNDS, "lr": 0.5, "refresh": "2", "k": 40, "directions": 16, "subspaces": 3,
+        "evaluate_every": 0, "schedule": "constant", "sketch_columns": 40,
+    }  # fmt: skip
+    return make_config({**table, **more})
+
+
+def federation(config: RunConfig, grid: FakeGrid, fleet: FleetSettings = PATIENT) -> Federation:
+    task = build(config.task, config.task_options())
+    plan = config.plan(len(task.clients), RUN)
+    return Federation(task, config.build_method(len(task.clients)), plan, grid, fleet)
+
+
+def simulation(config: RunConfig) -> Simulation:
+    task = build(config.task, config.task_options())
+    plan = dataclasses.replace(config.plan(len(task.clients), RUN), per_client=True)
+    return Simulation(task, config.build_method(len(task.clients)), plan)
+
+
+def whole(config: RunConfig, nodes: int = 12) -> tuple[Federation, FakeGrid]:
+    grid = FakeGrid(client_app(config=config), nodes)
+    return federation(config, grid), grid
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fleet_trains_what_the_simulator_trains_with_the_same_bytes(method: str) -> None:
+    config = settings(method, lr=2.0 if made(method).linear else 0.05)
+    here, (there, _) = simulation(config), whole(config)
+    start = here.theta.clone()
+    for mine, theirs in zip(here, there, strict=True):
+        assert (mine.up, mine.down, mine.down_first, mine.down_dense) == (
+            theirs.up,
+            theirs.down,
+            theirs.down_first,
+            theirs.down_dense,
+        )
+        assert mine.clients == theirs.clients
+        assert mine.loss == pytest.approx(theirs.loss, rel=1e-4)
+    way = (here.theta - start).norm()
+    assert way > 0
+    assert (here.theta - there.theta).norm() < 1e-4 * way
+
+
+def test_many_clients_on_one_node_share_its_download() -> None:
+    config = settings("k-subspace")
+    (few, grid), (many, _) = whole(config, nodes=3), whole(config)
+    a, b = list(few), list(many)
+    assert [r.up for r in a] == [r.up for r in b]
+    assert sum(r.down for r in a) < sum(r.down for r in b)
+    assert torch.equal(few.theta, many.theta)
+    trains = [m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN]
+    assert len(trains) <= 3 * ROUNDS
+
+
+def test_a_restarted_node_is_sent_what_it_lacks_in_the_same_round() -> None:
+    config = settings()
+    undisturbed, _ = whole(config)
+    run, grid = whole(config)
+    expected = list(undisturbed)
+    for record, quiet in zip(run, expected, strict=True):
+        assert not record.dropped
+        assert record.clients == quiet.clients
+        for part in range(0, 12, 2):
+            grid.restart(part)
+    assert torch.equal(run.theta, undisturbed.theta)
+
+
+def test_a_node_with_a_folder_outlives_its_process(tmp_path) -> None:
+    config = settings("topk", cohort=12)
+    undisturbed, _ = whole(config)
+    list(undisturbed)
+    grid = FakeGrid(client_app(config=config), 12, {"narrowcast-folder": str(tmp_path)})
+    run = federation(config, grid)
+    for record in run:
+        assert record.lost == 0
+        for part in range(12):
+            grid.restart(part)
+    assert torch.equal(run.theta, undisturbed.theta)
+
+
+def test_lost_private_state_is_begun_anew_and_counted() -> None:
+    run, grid = whole(settings("topk", cohort=12))
+    run.step()
+    for part in (3, 4):
+        grid.restart(part)
+    assert run.step().lost == 2
+    assert run.step().lost == 0
+
+
+def test_a_damaged_file_is_a_lost_one(tmp_path) -> None:
+    config = settings("topk", cohort=12)
+    grid = FakeGrid(client_app(config=config), 12, {"narrowcast-folder": str(tmp_path)})
+    run = federation(config, grid)
+    run.step()
+    for path in tmp_path.rglob("client-5-*"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    for path in tmp_path.rglob("from-6/model"):
+        path.write_bytes(path.read_bytes()[:-1])
+    record = run.step()
+    assert (record.lost, record.clients) == (1, 12)
+
+
+def test_an_update_that_was_not_counted_is_not_taken_for_sent() -> None:
+    """Error feedback goes on from the last upload that the server counted."""
+    config = settings("topk", cohort=12, rounds=4)
+    run, grid = whole(config)
+    run.step()
+    kept = {n: dict(c.state["narrowcast.client-0-0"]) for n, c in grid.contexts.items() if n == 100}
+    grid.lie = lambda node, records: records if node != 100 else pack(_empty(records))
+    assert run.step().dropped == {"no answer": 1}
+    grid.lie = lambda node, records: records
+    run.step()
+    assert dict(grid.contexts[100].state["narrowcast.client-0-0"]) == kept[100]
+    assert run.counted[0] == 2
+
+
+def _empty(records: RecordDict) -> Answer:
+    return Answer(unpack(records, Answer).have)
+
+
+def test_whoever_fails_is_dropped_and_the_round_goes_on() -> None:
+    config = settings("time-varying", cohort=12)
+    run, grid = whole(config)
+    run.step()
+    grid.fault = lambda node, message: {101: None, 102: "out of memory"}.get(node, message)
+    record = run.step()
+    assert record.dropped == {"no answer": 1, "failed": 1}
+    assert record.clients == 10
+    grid.fault = lambda node, message: message
+    while run.round < ROUNDS:
+        record = run.step()
+    assert (record.clients, record.dropped) == (12, {})  # both are back
+    _assert_equal_models(run, grid)
+
+
+def _assert_equal_models(run: Federation, grid: FakeGrid) -> None:
+    """Every node that took part in the last round has the theta that the server had before its last step."""
+    sent = [m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN][-12:]
+    digests = {wire.decode(unpack(m.content, Order).down).digest for m in sent}
+    assert len(digests) == 1
+
+
+def test_a_newcomer_in_the_middle_has_the_servers_theta() -> None:
+    run, grid = whole(settings("time-varying", cohort=12))
+    grid.listed -= {105}
+    records = [run.step() for _ in range(5)]
+    assert all(r.dropped == {"absent": 1} for r in records)
+    grid.listed |= {105}
+    run.step()  # in which it is asked who it is
+    record = run.step()
+    assert (record.clients, record.dropped) == (12, {})
+    assert record.down_first > 0
+
+
+def test_a_node_that_comes_back_under_another_id_takes_its_clients_over() -> None:
+    run, grid = whole(settings(cohort=12))
+    run.step()
+    grid.listed -= {100}
+    grid.listed |= {555}
+    grid.contexts[555] = grid._context(0)
+    assert run.step().dropped == {"absent": 1}  # in which it is asked who it is
+    record = run.step()
+    assert (record.clients, record.dropped) == (12, {})
+
+
+def test_two_nodes_cannot_be_the_same_client(caplog: pytest.LogCaptureFixture) -> None:
+    run, grid = whole(settings(cohort=12))
+    run.step()
+    grid.listed |= {555}
+    grid.contexts[555] = grid._context(0)
+    for _ in range(3):
+        assert run.step().clients == 12
+    assert run.fleet.host[0] == 100
+    said = [r.getMessage() for r in caplog.records if "claims client 0" in r.getMessage()]
+    assert len(said) <= 1
+
+
+def _other_run(answer: Answer) -> Answer:
+    return _edited(answer, run=b"another!")
+
+
+def _old_round(answer: Answer) -> Answer:
+    return _edited(answer, round=wire.u32(0), version=wire.u32(0))
+
+
+def _edited(answer: Answer, **fields: bytes) -> Answer:
+    upload = answer.uploads[0]
+    message = msgspec.structs.replace(wire.decode(upload.data), **fields)
+    return Answer(answer.have, [Upload(upload.client, wire.encode(message), upload.loss)])
+
+
+def _nan(answer: Answer) -> Answer:
+    message = wire.decode(answer.uploads[0].data)
+    block = message.payload.blocks[0]
+    poisoned = wire.Block(block.format, b"\x00\x00\xc0\x7f" * (len(block.data) // 4))
+    payload = wire.Payload(message.payload.kind, message.payload.stage, message.payload.route, [poisoned])
+    return _edited(answer, payload=payload)  # type: ignore[arg-type]
+
+
+LIES = {
+    "another run's": _other_run,
+    "an old round's": _old_round,
+    "NaN": _nan,
+    "garbage": lambda a: Answer(a.have, [Upload(a.uploads[0].client, b"\xff" * 99, 0.0)]),
+    "a NaN loss": lambda a: Answer(a.have, [Upload(a.uploads[0].client, a.uploads[0].data, float("nan"))]),
+    "twice": lambda a: Answer(a.have, [a.uploads[0], a.uploads[0]]),
+    "another client's": lambda a: Answer(a.have, [Upload(7, a.uploads[0].data, 0.0)]),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_refused_and_changes_nothing(lie: str) -> None:
+    config = settings("k-subspace-time-varying", cohort=12, clients=12)
+    honest, quiet = whole(config)
+    run, grid = whole(config)
+    quiet.lie = lambda node, records: (
+        pack(_empty(records)) if node == 103 and honest.round == 3 and lie != "twice" else records
+    )
+    grid.lie = lambda node, records: (
+        pack(LIES[lie](unpack(records, Answer))) if node == 103 and run.round == 3 else records
+    )
+    for record, _ in zip(run, honest, strict=True):
+        if record.round == 3:
+            assert sum(record.dropped.values()) == 1, record.dropped
+            assert torch.equal(run.theta, honest.theta)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        RecordDict(),
+        RecordDict({"narrowcast": ConfigRecord({"data": "text"})}),
+        RecordDict({"narrowcast": ConfigRecord({"other": b"x"})}),
+        RecordDict({"narrowcast": ConfigRecord({"data": b"\xc1"})}),
+    ],
+)
+def test_an_answer_that_is_none_is_a_failure_of_its_node_alone(records: RecordDict) -> None:
+    run, grid = whole(settings(cohort=12))
+    grid.lie = lambda node, honest: records if node == 104 else honest
+    record = run.step()
+    assert (record.clients, record.dropped) == (11, {"failed": 1})
+
+
+def test_a_claim_of_a_billion_examples_weighs_ten_thousand() -> None:
+    config = settings("static", cohort=12, weighting="examples")
+    run, grid = whole(config)
+    grid.lie = lambda node, records: (
+        pack(_edited(unpack(records, Answer), weight=wire.u32(10**9))) if node == 100 else records
+    )
+    round, record = run.open()
+    acc = run.collect(round, record)
+    honest = sum(len(c) for c in run.task.clients) - len(run.task.clients[0])
+    assert acc.weight == honest + 10_000
+
+
+def test_too_few_updates_leave_the_model_as_it_was() -> None:
+    config = settings(cohort=12)
+    grid = FakeGrid(client_app(config=config), 12)
+    run = federation(config, grid, FleetSettings(min_answers=3, wait=5))
+    grid.fault = lambda node, m: m if node < 102 or m.metadata.message_type == MessageType.QUERY else None
+    before = run.theta.clone()
+    record = run.step()
+    assert (record.clients, record.dropped) == (2, {"no answer": 10})
+    assert torch.equal(run.theta, before)
+    assert run.server.version == 0
+
+
+def test_a_fleet_that_never_comes_ends_the_run_with_a_reason() -> None:
+    config = settings()
+    grid = FakeGrid(client_app(config=config), 2)
+    run = federation(config, grid, FleetSettings(min_clients=13, wait=3.0))
+    with pytest.raises(RuntimeError, match="12 clients are present, 13 are needed"):
+        run.step()
+
+
+@pytest.mark.parametrize("method", ["time-varying", "ef21", "powersgd", "dgc"])
+def test_a_killed_server_goes_on_to_the_same_model(method: str, tmp_path) -> None:
+    config = settings(method, cohort=12, lr=0.05)
+    undisturbed, _ = whole(config)
+    list(undisturbed)
+    grid = FakeGrid(client_app(config=config), 12, {"narrowcast-folder": str(tmp_path)})
+    first = federation(config, grid)
+    for _ in range(3):
+        first.step()
+    state = first.state()
+    first.step()
+    first.step()  # two rounds that the checkpoint does not know of, and the nodes do
+    again = federation(config, grid)
+    again.restore(state)
+    for part in range(12):
+        grid.restart(part)
+    for record in again:
+        assert record.lost == 0
+        assert record.clients == 12
+    assert torch.equal(again.theta, undisturbed.theta)
+
+
+def test_a_node_with_another_theta0_is_sent_the_servers() -> None:
+    config = settings("static", cohort=12)
+    strange = client_app(lambda context: build("digits", settings(seed=9).task_options()), config=config)
+    grid = FakeGrid(strange, 1)
+    run = federation(config, grid)
+    first, second = run.step(), run.step()
+    assert first.clients == second.clients == 12
+    dense = 4 * run.task.layout.size
+    assert first.down > dense
+    assert second.down < dense / 2  # it was kept
+
+
+def test_long_content_is_cut_into_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower_messages, "CHUNK", 100)
+    answer = Answer(Have(b"12345678", 3), [Upload(1, bytes(range(256)) * 4, 0.5)])
+    records = pack(answer)
+    assert len(records) > 10
+    assert unpack(records, Answer) == answer
+
+
+def test_uniform_sampling_draws_from_whoever_is_present() -> None:
+    run, grid = whole(settings(sampling="uniform", cohort=4))
+    grid.listed = {100, 103, 107}
+    record = run.step()
+    assert (record.clients, record.dropped) == (3, {})
+
+
+def test_an_order_for_a_stranger_is_refused_by_the_node() -> None:
+    run, grid = whole(settings(cohort=12))
+    run.step()
+    order = unpack(next(m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN).content, Order)
+    message = Message(pack(order), 105, MessageType.TRAIN)
+    message.metadata.__dict__["_message_id"] = "x"
+    with pytest.raises(wire.WireError, match="not here"):
+        grid.app(message, grid.contexts[105])

@@ -1,0 +1,573 @@
+"""The laws of the methods: clients agree with the server bit for bit, nothing superfluous is sent, nothing
+hostile gets in. A new method joins those that hold for all by its row in the table METHODS."""
+
+import io
+from contextlib import suppress
+from itertools import product
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from fitting import made
+from naive import toy
+from narrowcast.errors import Diverged
+from narrowcast.methods import METHODS, RoundInfo, method
+from narrowcast.methods.base import DENSE, LOG, MAX_WEIGHT
+from narrowcast.methods.optimisers import OPTIMISERS, Adam, Momentum
+from narrowcast.numerics.flat import Layout
+from narrowcast.rounds import exchange
+from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.wire import messages as wire
+from narrowcast.wire.messages import WireError
+
+RUN, KEY = b"the run.", 3
+VARIANTS = list(product([1, 3], [0, "epoch", 1, 4]))  # K, refresh
+every_variant = pytest.mark.parametrize(("K", "refresh"), VARIANTS)
+both_downlinks = pytest.mark.parametrize("downlink", ["f32", "f16"])
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+# Small enough for a model of 61 parameters; each method takes what concerns it.
+SMALL = {"key": KEY, "dim": 5, "subspaces": 3, "k": 7, "sketch_rows": 3, "sketch_columns": 11, "rank": 1,
+         "directions": 9, "clients": 6}  # fmt: skip
+
+
+def small(name, **options):
+    return made(name, **SMALL | options)
+
+
+def intrinsic(K=1, refresh=0, dim=5, **options):
+    return method("k-subspace-time-varying", key=KEY, dim=dim, subspaces=K, refresh=refresh, **options)
+
+
+def raw(value):
+    """State as bytes, to be compared bit for bit."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.numpy().tobytes()
+    if isinstance(value, dict):
+        return {name: raw(v) for name, v in value.items()}
+    return [raw(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+class World:
+    """A server that trains on noise, three rounds an epoch, and the stage of each of its versions."""
+
+    PER_EPOCH = 3
+
+    def __init__(self, method, D=61):
+        self.method, self.noise = method, torch.Generator().manual_seed(0)
+        self.theta0 = torch.randn(D, generator=self.noise)
+        rows = D // 7
+        self.layout = Layout(("matrix", "vector"), ((rows, 5), (D - 5 * rows,)))
+        self.server = method.server(self.theta0, self.layout)
+        self.private = {}
+        self.number, self.stages = 0, {0: 0}
+        self.theta = method.theta(self.server)
+
+    @property
+    def round(self):
+        return Round(RUN, KEY, self.number, self.server.version, wire.digest(self.theta))
+
+    def update(self):
+        """What a client would find: a gradient, or a slope."""
+        return torch.randn(1 if self.method.probes else self.theta0.numel(), generator=self.noise)
+
+    def today(self):
+        """The model of a client that has just come."""
+        down = self.method.download(self.server, None)
+        return self.method.reconcile(self.newcomer(), down, self.server.version)[0]
+
+    def upload(self, client=0, v=None):
+        """The payload of a client that has today's model, and keeps its private state."""
+        v, private = self.update() if v is None else v, self.private.get(client)
+        private, up = self.method.compress(private, v, self.today(), self.round.client_key(client))
+        self.private[client] = private
+        return up
+
+    def step(self, clients=2, rate=0.5):
+        acc = self.method.zero(self.server)
+        for client in range(clients):
+            acc = self.method.add(acc, self.upload(client), 1.0)
+        epoch, place = divmod(self.number, self.PER_EPOCH)
+        info = RoundInfo(self.number, epoch, place == self.PER_EPOCH - 1, rate)
+        self.server = self.method.step(self.server, acc, info)
+        self.theta = self.method.theta(self.server)
+        self.number += 1
+        self.stages[self.server.version] = getattr(self.server, "stage", 0)
+        return self
+
+    def steps(self, count, rate):
+        for _ in range(count):
+            self.step(rate=rate)
+
+    def visit(self, model, have):
+        """The client's new model; its theta is checked against the server's by digest and bit for bit."""
+        data = exchange.send_down(self.method, self.server, self.round, have)
+        model, theta, round = exchange.receive_down(self.method, model, data, RUN, KEY)
+        assert raw(theta) == raw(self.theta)
+        assert round == self.round
+        assert model.version == self.server.version
+        return model
+
+    def newcomer(self):
+        return self.method.newcomer(self.theta0, self.layout)
+
+    def behind(self, have):
+        """How many stages ago the server was at version `have`; nobody was ever at an unknown version."""
+        return self.server.stage - self.stages.get(have, 0)
+
+    def smallest(self, m):
+        """(bytes, kind) of the least that brings a client m stages on: m + 1 blocks, or base and one."""
+        sigma, stage = wire.block(self.server.sigma, self.method.downlink), self.server.stage
+        log = wire.payload([sigma] * (m + 1), kind=LOG, stage=stage)
+        dense = wire.payload([wire.block(self.server.base), sigma], kind=DENSE, stage=stage)
+        return min((len(wire.encode(p)), p.kind) for p in (log, dense))
+
+
+# What a client is sent, and what it makes of it.
+
+EVENTS = st.tuples(
+    st.sampled_from(["visit"] * 6 + ["step"] * 3 + ["empty step", "lost model", "wrong claim"]),
+    st.integers(0, 5),  # which client
+    st.integers(-3, 90),  # what it claims, if it is wrong
+)
+
+
+def wander(world, events, sent, refused):
+    """Clients come, lose their models and claim what they like; a refused one comes again as a newcomer.
+
+    `sent(model, have, down)` judges every download, `refused(model, have)` every refusal.
+    """
+    models = {}  # of those that have come, and have not lost it
+    for event, client, claim in events:
+        if event.endswith("step"):
+            world.step(clients=0 if event.startswith("empty") else 2)
+            continue
+        if event == "lost model":
+            models.pop(client, None)
+        model = models.get(client, world.newcomer())
+        have = claim if event == "wrong claim" else model.version
+        sent(model, have, world.method.download(world.server, have))
+        try:
+            models[client] = world.visit(model, have)
+        except WireError:
+            refused(model, have)
+            models[client] = world.visit(world.newcomer(), None)
+
+
+@every_variant
+@both_downlinks
+@settings(deadline=None, max_examples=4, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.sampled_from([61, 150]), st.lists(EVENTS, min_size=200, max_size=300))
+def test_every_visit_gives_the_servers_theta_for_the_fewest_bytes(K, refresh, downlink, D, events):
+    world = World(intrinsic(K, refresh, downlink=downlink), D)
+
+    def fewest(model, have, down):
+        assert (len(wire.encode(down)), down.kind) == world.smallest(world.behind(have))
+
+    def only_a_false_claim(model, have):
+        assert world.behind(have) != world.server.stage - model.stage
+
+    wander(world, events, fewest, only_a_false_claim)
+
+
+@every_method
+@settings(deadline=None, max_examples=6, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.sampled_from([61, 150]), st.lists(EVENTS, min_size=60, max_size=100))
+def test_every_visit_gives_the_servers_theta(name, D, events):
+    """Whoever comes, however late, with whatever it claims to have; never for more than a whole model."""
+    world = World(small(name), D)
+
+    def no_more_than_a_newcomer(model, have, down):
+        assert len(wire.encode(down)) <= len(wire.encode(world.method.download(world.server, None)))
+
+    def only_a_false_claim(model, have):
+        assert have != model.version
+
+    wander(world, events, no_more_than_a_newcomer, only_a_false_claim)
+
+
+LINEAR = [name for name in METHODS if small(name).linear and not small(name).probes]
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_payload_of_a_sum_is_the_sum_of_the_payloads(name):
+    world = World(small(name)).step().step()
+    m, model, key = world.method, world.today(), world.round.client_key(0)
+    a, b = world.update(), world.update()
+    rows = []
+    for v in (a, b, a + 2 * b):
+        acc = m.add(m.zero(world.server), m.compress(None, v, model, key)[1], 1.0)
+        rows.append(acc.total)
+    assert rows[2].abs().max() > 0.1
+    torch.testing.assert_close(rows[0] + 2 * rows[1], rows[2], rtol=1e-5, atol=1e-5)
+
+
+def test_the_others_are_not_linear():
+    """The flag is a promise that is kept, and not kept back: no method is slower than it needs to be."""
+    for name in set(METHODS) - set(LINEAR):
+        world = World(small(name)).step().step()
+        m, model, key = world.method, world.today(), world.round.client_key(0)
+        a, b = world.update(), world.update()
+        totals = [
+            m.add(m.zero(world.server), m.compress(None, v, model, key)[1], 1.0).total for v in (a, b, a + b)
+        ]
+        other = m.compress(None, a, model, world.round.client_key(1))[1]
+        same_route = m.route(key) == wire.number(other.route)
+        assert not torch.allclose(totals[0] + totals[1], totals[2]) or not same_route, name
+
+
+@every_method
+def test_what_the_table_says_of_a_method_is_true(name):
+    """Stateful methods return private state, others never do; state is vectors of float32 of its own."""
+    world = World(small(name))
+    v = world.update()
+    before = v.clone()
+    private, up = world.method.compress(None, v, world.today(), world.round.client_key(0))
+    assert torch.equal(v, before)
+    assert bool(private) == world.method.stateful
+    for vector in (private or {}).values():
+        assert (vector.dtype, vector.ndim) == (torch.float32, 1)
+        assert vector.data_ptr() != v.data_ptr()
+    first = raw(private)
+    world.method.compress(private, world.update(), world.today(), world.round.client_key(0))
+    assert raw(private) == first  # the old state is left as it was
+    assert wire.number(up.route) == world.method.route(world.round.client_key(0))
+
+
+@pytest.mark.parametrize(("D", "d"), [(164, 10), (150, 10), (1000, 70), (16400, 800)])
+@both_downlinks
+def test_the_base_is_sent_exactly_where_the_log_is_longer_and_its_receiver_stays_equal(D, d, downlink):
+    world = World(intrinsic(refresh=1, dim=d, downlink=downlink), D)
+    kinds = []
+    for _ in range(45):
+        down = world.method.download(world.server, None)
+        kinds.append(down.kind)
+        assert (len(wire.encode(down)), down.kind) == world.smallest(world.server.stage)
+        world.step(clients=1)
+    assert kinds[0] == LOG
+    assert kinds[-1] == DENSE
+    model = world.visit(world.newcomer(), None)
+    for _ in range(12):
+        model = world.step().visit(model, model.version)
+        assert len(world.method.download(world.server, model.version).blocks) == 1
+
+
+@pytest.mark.parametrize("m", range(6))
+def test_m_stages_later_a_client_needs_m_plus_one_blocks(m):
+    world = World(intrinsic(K=3, refresh=2), D=999)
+    model = world.step().visit(world.newcomer(), None)
+    for _ in range(2 * m):
+        world.step()
+    assert len(world.method.download(world.server, model.version).blocks) == m + 1
+    world.visit(model, model.version)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3, 4, 2**32 - 1])
+@pytest.mark.parametrize("blocks", range(5))
+@pytest.mark.parametrize("kind", [LOG, DENSE, 2])
+def test_a_download_that_does_not_fit_the_client_is_a_wire_error(stage, blocks, kind):
+    world = World(intrinsic(refresh=1)).step().step()
+    model = world.visit(world.newcomer(), None)
+    numbers = [wire.block(torch.ones(5))] * blocks
+    if (kind, blocks) != (LOG, stage - model.stage + 1) or not blocks:
+        with pytest.raises(WireError):
+            world.method.reconcile(model, wire.payload(numbers, kind=kind, stage=stage), 9)
+
+
+@every_method
+def test_a_client_that_trained_on_another_theta_is_refused(name):
+    world = World(small(name)).step()
+    data = exchange.send_down(world.method, world.server, world.round, None)
+    other = msgspec.structs.replace(wire.decode(data), digest=b"12345678")
+    with pytest.raises(WireError, match="newcomer"):
+        exchange.receive_down(world.method, world.newcomer(), wire.encode(other), RUN, KEY)
+
+
+# Special cases that must coincide.
+
+
+def run(m, task, **plan):
+    simulation = Simulation(task, m, Plan(**{"cohort": 5, "lr": 1.0, "epochs": 3, "key": 1} | plan))
+    return list(simulation), simulation.theta.clone()
+
+
+@pytest.mark.parametrize(
+    ("many", "one"), [("k-subspace", "static"), ("k-subspace-time-varying", "time-varying")]
+)
+def test_one_subspace_of_k_is_the_method_without_k(many, one):
+    task, _ = toy("mlp")
+    options = {"dim": 20, "key": KEY, "optimiser": Momentum(0.5)}
+    records, theta = run(method(many, subspaces=1, **options), task)
+    same, equal = run(made(one, **options), task)
+    assert all(a.same_as(b) for a, b in zip(records, same, strict=True))
+    assert raw(theta) == raw(equal)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "momentum"])
+@pytest.mark.parametrize("kind", ["logistic", "mlp"])
+@pytest.mark.parametrize("unbiased", [True, False])
+def test_a_rotation_of_full_dimension_trains_like_no_compression(optimiser, kind, unbiased):
+    """A is orthogonal, so A A^T v = v."""
+    task, _ = toy(kind)
+    options = {"optimiser": OPTIMISERS[optimiser](), "dim": task.layout.size, "unbiased": unbiased}
+    _, theta = run(method("static", **options), task, lr=0.3)
+    _, truth = run(made("uncompressed", **options), task, lr=0.3)
+    way = torch.linalg.norm(truth - task.theta0())
+    assert way > 0.5
+    assert torch.linalg.norm(theta - truth) < 5e-6 * way
+
+
+# What a round leaves behind.
+
+
+@every_method
+def test_an_empty_round_leaves_the_state_as_it_was(name):
+    world = World(small(name, optimiser=Adam(), carry=True))
+    for _ in range(7):  # in every place of an epoch
+        before = raw(world.method.state(world.server)), world.round.digest
+        world.step(clients=0)
+        assert (raw(world.method.state(world.server)), world.round.digest) == before
+        world.number -= 1
+        world.step()
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_a_refresh_missed_in_an_empty_round_happens_after_the_next_step(K):
+    world = World(intrinsic(K, "epoch"))
+    seen = [world.step(clients=c).server.stage for c in (1, 1, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1)]
+    assert seen == [0, 0, 0, 0, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 5]
+
+
+@pytest.mark.parametrize("refresh", [1, 2, 5])
+def test_a_refresh_every_n_rounds_counts_the_rounds_that_were_not_empty(refresh):
+    world = World(intrinsic(refresh=refresh))
+    for t in range(20):
+        world.step(clients=t % 3)
+        assert world.server.stage == world.server.version // refresh
+
+
+RESUMABLE = [
+    *((name, {}) for name in METHODS),
+    *(
+        (name, {"optimiser": optimiser(), "carry": carry, "downlink": downlink})
+        for name in ("time-varying", "k-subspace-time-varying", "uncompressed")
+        for optimiser in (Momentum, Adam)
+        for carry, downlink in ((False, "f16"), (True, "f32"))
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), RESUMABLE, ids=lambda p: p if isinstance(p, str) else "")
+@pytest.mark.parametrize("pause", [0, 1, 3, 8])
+def test_restoring_a_state_goes_on_as_if_nothing_had_happened(name, options, pause):
+    one, other = (World(small(name, **options)) for _ in range(2))
+    for _ in range(pause):
+        one.step()
+        other.step()
+    file = io.BytesIO()
+    torch.save(other.method.state(other.server), file)
+    state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)  # tensors and numbers, nothing else
+    other.server = other.method.restore(other.theta0, other.layout, state)
+    other.theta = other.method.theta(other.server)
+    for _ in range(8):
+        assert raw(other.method.state(other.server)) == raw(one.method.state(one.server))
+        assert other.round == one.round
+        assert wire.encode(other.method.download(other.server, None)) == wire.encode(
+            one.method.download(one.server, None)
+        )
+        one.step()
+        other.step()
+
+
+def basis(world, stage):
+    """[A_{stage,1} ... A_{stage,K}] with float64 entries, (D, K d)."""
+    D, K = world.theta0.numel(), world.method.subspaces
+    return torch.cat([world.method.matrix(D, stage, k).dense() for k in range(K)], 1).double()
+
+
+@pytest.mark.parametrize("optimiser", [Momentum(0.5), Adam()], ids=["momentum", "adam"])
+@pytest.mark.parametrize("unbiased", [True, False])
+@pytest.mark.parametrize("K", [1, 3])
+def test_carried_momentum_is_the_old_one_seen_from_the_new_subspace(optimiser, unbiased, K):
+    """m_new = (d/D) A_new^T A_old m_old; Adam's second moment is its mean, its count goes on."""
+    options = {"optimiser": optimiser, "carry": True, "unbiased": unbiased}
+    old = World(intrinsic(K, refresh=0, **options)).step().step()  # its third A would be the first, still
+    new = World(intrinsic(K, refresh=2, **options)).step().step()
+    assert new.server.stage == 1
+    before, after = old.server.optimiser, new.server.optimiser
+    moved = 5 / 61 * basis(new, 1).T @ basis(new, 0) @ before["momentum"].double().view(-1)
+    assert moved.abs().max() > 1e-3
+    torch.testing.assert_close(after["momentum"].double().view(-1), moved, rtol=1e-5, atol=1e-6)
+    if isinstance(optimiser, Adam):
+        assert after["count"] == before["count"] == 2
+        assert torch.equal(after["second"], torch.full_like(before["second"], float(before["second"].mean())))
+
+
+@pytest.mark.parametrize("optimiser", [Momentum(), Adam()], ids=["momentum", "adam"])
+def test_without_carry_a_new_subspace_starts_from_nothing(optimiser):
+    world = World(intrinsic(K=3, refresh=2, optimiser=optimiser)).step().step()
+    assert raw(world.server.optimiser) == raw(optimiser.init(torch.zeros(3, 5)))
+
+
+@every_method
+@both_downlinks
+def test_a_step_that_overflows_is_diverged(name, downlink):
+    world = World(small(name, downlink=downlink, subspaces=1))
+    with pytest.raises(Diverged):
+        world.steps(20, rate=3e38)
+
+
+# What a server lets in.
+
+
+@every_method
+def test_a_weight_is_capped_and_must_be_positive(name):
+    world = World(small(name)).step()
+    up, zero = world.upload(), world.method.zero
+    most = world.method.add(zero(world.server), up, MAX_WEIGHT)
+    for weight in (MAX_WEIGHT + 1, 1e30):
+        assert raw(vars(world.method.add(zero(world.server), up, weight))) == raw(vars(most))
+    assert most.weight == MAX_WEIGHT
+    for weight in (0.0, -1.0, float("nan"), float("inf"), -float("inf")):
+        with pytest.raises(WireError, match="weight"):
+            world.method.add(zero(world.server), up, weight)
+
+
+def numbers(up, change):
+    """The upload with its numbers changed."""
+    return msgspec.structs.replace(
+        up, blocks=[wire.block(change(up.blocks[0].numbers(len(up.blocks[0].data) // 4)))]
+    )
+
+
+def written(up, format, number):
+    """The upload with every number written so, at the largest scale there is."""
+    count = len(up.blocks[0].data) // 4
+    block = wire.Block(format, np.finfo("<f4").max.tobytes() + number * count)
+    return msgspec.structs.replace(up, blocks=[block])
+
+
+def first(value):
+    def change(x):
+        x[0] = value
+        return x
+
+    return change
+
+
+HOSTILE = {
+    "NaN": lambda up: numbers(up, first(float("nan"))),
+    "infinity": lambda up: numbers(up, first(-float("inf"))),
+    "overflow": lambda up: numbers(up, first(3e38)),
+    "one number less": lambda up: numbers(up, lambda x: x[1:]),
+    "one number more": lambda up: numbers(up, lambda x: torch.cat([x, x[:1]])),
+    "nothing": lambda up: numbers(up, lambda x: x[:0]),
+    "half a number": lambda up: msgspec.structs.replace(up, blocks=[wire.Block(0, up.blocks[0].data[:-2])]),
+    "no block": lambda up: msgspec.structs.replace(up, blocks=[]),
+    "two blocks": lambda up: msgspec.structs.replace(up, blocks=up.blocks * 2),
+    "f16 beyond f32": lambda up: written(up, 1, np.float16(6e4).tobytes()),
+    "int8 beyond f32": lambda up: written(up, 2, b"\x80"),
+    "unknown format": lambda up: msgspec.structs.replace(up, blocks=[wire.Block(99, up.blocks[0].data)]),
+    "wrong kind": lambda up: msgspec.structs.replace(up, kind=1 - up.kind),
+    "stage before": lambda up: msgspec.structs.replace(up, stage=wire.u32(0)),
+    "stage after": lambda up: msgspec.structs.replace(up, stage=wire.u32(2)),
+    "no such route": lambda up: msgspec.structs.replace(up, route=wire.u32(3)),
+    "wrong route": lambda up: msgspec.structs.replace(up, route=wire.u32((wire.number(up.route) + 1) % 3)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *(("k-subspace-time-varying", change) for change in HOSTILE),
+        *(("uncompressed", change) for change in HOSTILE if "stage" not in change),  # it has none
+    ],
+)
+def test_a_hostile_upload_is_a_wire_error_and_leaves_the_sum_as_it_was(name, change):
+    world = World(small(name, refresh=1)).step()
+    method_, server, round = world.method, world.server, world.round
+    acc = method_.zero(server)
+    for client in (0, 0):  # something is in the sum already
+        acc = method_.add(acc, numbers(world.upload(client), first(1e17)), 1.0)
+    before = raw(vars(acc))
+    bad = exchange.seal(round, HOSTILE[change](world.upload(0)), weight=1)
+    with pytest.raises(WireError):
+        exchange.receive_up(method_, acc, bad, round, 0, set())
+    assert raw(vars(acc)) == before
+    good = exchange.seal(round, world.upload(0), weight=1)
+    assert exchange.receive_up(method_, acc, good, round, 0, set()).weight == 3
+
+
+@every_method
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": b"another."}, {"round": wire.u32(2)}, {"version": wire.u32(2)}, {"digest": b"another."},
+        {"weight": wire.u32(0)}, {"format": 2},
+    ],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_an_upload_that_belongs_elsewhere_is_a_wire_error(name, change):
+    world = World(small(name)).step()
+    acc = world.method.zero(world.server)
+    message = wire.decode(exchange.seal(world.round, world.upload(0), weight=1))
+    bad = wire.encode(msgspec.structs.replace(message, **change))
+    with pytest.raises(WireError):
+        exchange.receive_up(world.method, acc, bad, world.round, 0, set())
+    assert raw(vars(acc)) == raw(vars(world.method.zero(world.server)))
+
+
+@every_method
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_whatever_is_cut_from_or_put_into_an_upload_only_wire_errors_come_of_it(name, data):
+    world = World(small(name, uplink="f16", refresh=1)).step()
+    good = exchange.seal(world.round, world.upload(0), weight=1)
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(good))] * 2)))
+    bad = good[:start] + data.draw(st.binary(max_size=40)) + good[stop:]
+    acc = world.method.zero(world.server)
+    before = raw(vars(acc))
+    try:
+        assert exchange.receive_up(world.method, acc, bad, world.round, 0, set()).weight > 0
+        assert np.isfinite(acc.total.numpy()).all()
+    except WireError:
+        assert raw(vars(acc)) == before
+
+
+@every_method
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_whatever_is_cut_from_or_put_into_a_download_only_wire_errors_come_of_it(name, data):
+    world = World(small(name, refresh=1)).step()
+    model = world.today()
+    good = exchange.send_down(world.step().method, world.server, world.round, model.version)
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(good))] * 2)))
+    bad = good[:start] + data.draw(st.binary(max_size=40)) + good[stop:]
+    with suppress(WireError):
+        _, theta, _ = exchange.receive_down(world.method, model, bad, RUN, KEY)
+        assert wire.digest(theta) == world.round.digest
+
+
+@every_method
+def test_one_flipped_bit_in_the_payload_is_another_honest_payload_or_refused(name):
+    """Never a crash, never a number that is not finite in the sum."""
+    world = World(small(name)).step()
+    good = bytearray(exchange.seal(world.round, world.upload(0), weight=1))
+    refused = 0
+    for bit in range(8 * len(good)):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        acc = world.method.zero(world.server)
+        try:
+            exchange.receive_up(world.method, acc, bytes(bad), world.round, 0, set())
+        except WireError:
+            refused += 1
+        assert np.isfinite(acc.total.numpy()).all()
+    assert refused > 100  # the header alone

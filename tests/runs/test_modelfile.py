@@ -1,0 +1,96 @@
+"""The exported model: small, exact, and refused when it is damaged, foreign or hostile."""
+
+import pickle
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from narrowcast.methods import METHODS, RoundInfo
+from narrowcast.numerics.flat import Layout
+from narrowcast.runs import modelfile
+from narrowcast.wire.messages import WireError, digest
+
+D = 500
+
+
+def trained(name: str, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """A model after a few steps on random updates, saved to `path`: (theta0, theta)."""
+    options = METHODS[name].fitting({"key": 5, "dim": 20, "subspaces": 3, "refresh": 2})
+    method, layout = METHODS[name].make(**options), Layout(("w", "b"), ((48, 10), (20,)))
+    generator = torch.Generator().manual_seed(1)
+    theta0 = torch.randn(D, generator=generator)
+    server = method.server(theta0, layout)
+    model = method.newcomer(theta0, layout)
+    for number in range(5):
+        model, _ = method.reconcile(model, method.download(server, model.version), server.version)
+        acc = method.zero(server)
+        for key in range(4):
+            _, up = method.compress(None, torch.randn(D, generator=generator), model, key)
+            acc = method.add(acc, up, 1.0)
+        server = method.step(server, acc, RoundInfo(number, 0, False, 0.1))
+    modelfile.save(path, name, options, server, theta0, layout)
+    return theta0, method.theta(server).clone()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_loading_gives_the_servers_weights_bit_for_bit(name: str, tmp_path: Path) -> None:
+    theta0, theta = trained(name, tmp_path / "m")
+    assert torch.equal(modelfile.load_model(tmp_path / "m", theta0), theta)
+    assert modelfile.read(tmp_path / "m").theta == digest(theta)
+
+
+def test_another_theta0_is_refused(tmp_path: Path) -> None:
+    theta0, _ = trained("static", tmp_path / "m")
+    other = theta0.clone()
+    other[7] += 1e-6
+    for wrong in (other, theta0[:-1]):
+        with pytest.raises(ValueError, match="another theta0"):
+            modelfile.load_model(tmp_path / "m", wrong)
+
+
+def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
+    class Run:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return exec, (f"open({str(tmp_path / 'ran')!r}, 'w')",)
+
+    (tmp_path / "m").write_bytes(pickle.dumps(Run()))
+    with pytest.raises(WireError):
+        modelfile.load_model(tmp_path / "m", torch.zeros(D))
+    assert not (tmp_path / "ran").exists()
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_flipped_bit_is_never_loaded_as_another_model(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "m"
+    if not path.exists():
+        trained("time-varying", path)
+    theta0, theta = torch.randn(D, generator=torch.Generator().manual_seed(1)), modelfile.read(path).theta
+    raw = bytearray(path.read_bytes())
+    bit = data.draw(st.integers(0, 8 * len(raw) - 1))
+    raw[bit // 8] ^= 1 << bit % 8
+    (tmp_path / "flipped").write_bytes(raw)
+    try:
+        loaded = modelfile.load_model(tmp_path / "flipped", theta0)
+    except ValueError:
+        return
+    assert digest(loaded) == theta  # the bit was one that the weights do not depend on
+
+
+def test_a_file_that_claims_a_huge_model_allocates_nothing(tmp_path: Path) -> None:
+    theta0, _ = trained("static", tmp_path / "m")
+    model = modelfile.read(tmp_path / "m")
+    replace = msgspec.structs.replace
+    large = Layout(("w",), ((1 << 50,),))
+    huge = replace(model, layout=large, settings={**model.settings, "dim": 1 << 50})
+    (tmp_path / "huge").write_bytes(msgspec.msgpack.encode(huge))
+    with pytest.raises(ValueError, match="another theta0"):
+        modelfile.load_model(tmp_path / "huge", theta0)
+    wide = replace(model, settings={**model.settings, "subspaces": 4000, "dim": 1 << 45})
+    (tmp_path / "wide").write_bytes(msgspec.msgpack.encode(wide))
+    with pytest.raises(WireError):
+        modelfile.load_model(tmp_path / "wide", theta0)

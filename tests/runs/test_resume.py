@@ -1,0 +1,234 @@
+"""Killed at any moment, a run resumes to the records and the model of an undisturbed one."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from narrowcast.methods import METHODS
+from narrowcast.rounds import records
+from narrowcast.rounds.training import Training
+from narrowcast.runs import checkpoints, run_folder, runner
+from narrowcast.runs.reading import make_config
+
+SETTINGS = {
+    "task": "digits",
+    "method": "k-subspace-time-varying",
+    "dim": 32,
+    "subspaces": 3,
+    "width": 24,
+    "lr": 10.0,
+    "epochs": 20,
+    "cohort": 29,
+    "optimiser": "adam",
+    "carry": True,
+    "dropout": 0.2,
+}
+# A child that checkpoints after every round and tells each round to its parent.
+CHILD = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from narrowcast import checkpoints, runner
+from narrowcast.config import make_config
+from narrowcast.training import Training
+Training.checkpoint_seconds = checkpoints.COSTS = 0.0
+folder = Path(sys.argv[1])
+tell = lambda facts, record: print(record.round, flush=True)
+if (folder / "config.toml").exists():
+    runner.resume(folder, tell)
+else:
+    runner.start(make_config({settings}), folder, tell)
+"""
+
+
+def child(folder: Path, settings: dict[str, object] = SETTINGS) -> subprocess.Popen[str]:
+    code = CHILD.replace("{settings}", repr(settings))
+    return subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runner.start(make_config(SETTINGS), tmp_path_factory.mktemp("undisturbed") / "run")
+
+
+def assert_same(a: Path, b: Path) -> None:
+    first, second = records.read(a / "records.jsonl"), records.read(b / "records.jsonl")
+    assert len(first) == len(second)
+    assert all(x.same_as(y) for x, y in zip(first, second, strict=True))
+    assert (a / "model.narrowcast").read_bytes() == (b / "model.narrowcast").read_bytes()
+
+
+def test_kill_9_and_resume(undisturbed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for round_to_die_in, patience in ((5, 0.0), (37, 0.004), (61, 0.011)):
+        process = child(folder)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) >= round_to_die_in:
+                break
+        time.sleep(patience)  # somewhere inside the next rounds, or a checkpoint
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        assert not run_folder.finished(folder)
+    runner.resume(folder)
+    assert_same(folder, undisturbed)
+
+
+BRIEF = {
+    **SETTINGS,
+    "epochs": 3,
+    "cohort": 60,
+    "width": 16,
+    "optimiser": "sgd",
+    "lr": 0.05,
+    "rank": 1,
+    "seeds": 16,
+}
+
+
+class Enough(Exception):
+    """The run ends here without a word."""
+
+
+def stop_at(number: int) -> runner.OnRecord:
+    def stop(facts: run_folder.Facts, record: records.RoundRecord) -> None:
+        if record.round == number:
+            raise Enough
+
+    return stop
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_goes_on_as_if_nothing_had_happened(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Private state and all: a run stopped between two checkpoints goes back to the first of them."""
+    config = make_config({**BRIEF, "method": name})
+    whole = runner.start(config, tmp_path / "whole")
+    ticks = itertools.count()  # a checkpoint is taken every few rounds
+    monkeypatch.setattr(Training, "checkpoint_seconds", 10.0)
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: float(next(ticks)))
+    for last in (8, 11):
+        with pytest.raises(Enough):
+            (runner.resume if last > 8 else partial(runner.start, config))(tmp_path / "run", stop_at(last))
+    runner.resume(tmp_path / "run")
+    assert_same(tmp_path / "run", whole)
+    assert not (tmp_path / "run" / "private").exists()
+
+
+STATEFUL = [name for name, row in METHODS.items() if row.make().stateful]
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_lost_and_damaged_private_state_is_begun_anew_and_counted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, folder = (
+        make_config({**BRIEF, "method": name, "dropout": 0.0, "local_steps": 1}),
+        tmp_path / "run",
+    )
+    monkeypatch.setattr(Training, "checkpoint_seconds", 0.0)
+    monkeypatch.setattr(checkpoints, "COSTS", 0.0)
+    with pytest.raises(Enough):
+        runner.start(config, folder, stop_at(8))
+    saved = torch.load(folder / "checkpoint.pt", weights_only=True)["simulation"]["private"]["generations"]
+    assert len(saved) > 200
+    damaged = 0
+    for client, generation in saved.tolist():
+        path = folder / "private" / f"{client}-{generation}"
+        if client % 2:
+            path.unlink()
+        elif client % 4:
+            path.write_bytes(path.read_bytes()[:-1] + b"xx")
+        damaged += client % 4 > 0
+    runner.resume(folder)
+    assert sum(record.lost for record in records.read(folder / "records.jsonl")) == damaged
+
+
+def test_an_interrupt_finishes_the_round_and_says_how_to_go_on(undisturbed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "narrowcast", "run", str(tmp_path / "c.toml"), "--out", str(folder)]
+    (tmp_path / "c.toml").write_bytes(run_folder.to_toml(make_config(SETTINGS)))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        log = folder / "records.jsonl"
+        if log.exists() and log.read_bytes().count(b"\n") > 3:
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"narrowcast run --resume {folder}" in error.replace("\n", "")
+    kept = len(records.read(folder / "records.jsonl"))
+    runner.resume(folder)
+    assert len(records.read(folder / "records.jsonl")) > kept
+    assert_same(folder, undisturbed)
+
+
+def test_a_half_written_last_line_and_lines_beyond_the_checkpoint_are_dropped(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Enough):
+        runner.start(make_config(SETTINGS), folder, stop_at(30))
+    with (folder / "records.jsonl").open("ab") as log:
+        log.write(b'{"round": 31, "epo')
+    runner.resume(folder)
+    assert_same(folder, undisturbed)
+
+
+def test_a_finished_run_is_left_alone(undisturbed: Path) -> None:
+    before = (undisturbed / "records.jsonl").stat().st_mtime_ns
+    assert runner.resume(undisturbed) == undisturbed
+    assert (undisturbed / "records.jsonl").stat().st_mtime_ns == before
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = child(folder)
+    assert process.stdout is not None
+    process.stdout.readline()  # it is running now
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match="in use by another narrowcast process"):
+        runner.resume(folder)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    runner.resume(folder)  # the lock ended with the process
+
+
+def test_what_writing_takes_puts_the_next_checkpoint_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a dense model of gigabytes the state is there at once, and its writing takes long."""
+    training = SimpleNamespace(checkpoint_seconds=1.0, state=dict, settle=lambda state: None)
+    clock = [0.0]
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])
+    writes = []
+
+    def write(path: Path, data: bytes) -> None:
+        writes.append(clock[0])
+        clock[0] += 5.0
+
+    monkeypatch.setattr(checkpoints.files, "write_atomically", write)
+    with (tmp_path / "log").open("ab") as log:
+        keeper = checkpoints.Checkpoints(training, b"run", tmp_path, log)
+        while clock[0] < 200.0:
+            clock[0] += 1.0
+            keeper.went_well()
+            keeper.take_if_due()
+    assert writes[0] <= 4.0
+    assert all(
+        later - earlier >= 5.0 * (1 + checkpoints.COSTS) for earlier, later in itertools.pairwise(writes)
+    )

@@ -1,0 +1,697 @@
+"""The laws of messages: what is sent arrives, sizes depend on shapes only, all else is a WireError.
+
+The second half holds the checks of `exchange` to the same: whatever happens to a message on the way, it is
+refused with a WireError, or it does what the honest one would have done.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+import tracemalloc
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitting import made as fit
+from narrowcast.methods import METHODS, RoundInfo
+from narrowcast.methods.base import DENSE, LOG
+from narrowcast.numerics.flat import Layout
+from narrowcast.rounds import exchange
+from narrowcast.rounds.exchange import Round
+from narrowcast.wire import messages as wire
+from narrowcast.wire.formats import FORMATS, by_name
+from narrowcast.wire.messages import MAX_BLOCKS, Block, Message, WireError, blocks_size, decode, encode, u32
+
+NAMES = list(FORMATS)
+law = settings(deadline=None, max_examples=100)
+SMALL, U32 = st.integers(0, 127), st.integers(0, 2**32 - 1)
+BLOCKS = st.lists(st.builds(Block, SMALL, st.binary(max_size=300)), max_size=20)
+PAYLOADS = st.builds(wire.Payload, SMALL, U32.map(u32), U32.map(u32), BLOCKS)
+EIGHT = st.binary(min_size=8, max_size=8)
+MESSAGES = st.builds(
+    Message, st.just(wire.FORMAT_VERSION), EIGHT, U32.map(u32), U32.map(u32), U32.map(u32), EIGHT, PAYLOADS
+)
+
+
+def sample():
+    """A message with one block of each format, three numbers each."""
+    blocks = [wire.block(torch.tensor([1.0, -2.0, 0.5]), name, 7) for name in NAMES]
+    payload = wire.payload(blocks, kind=1, stage=2, route=3)
+    return Message(1, b"run-name", u32(4), u32(5), u32(6), b"digest-8", payload)
+
+
+def head():
+    """The bytes of a message up to its list of blocks."""
+    return encode(msgspec.structs.replace(sample(), payload=wire.payload([])))[:-1]
+
+
+def is_valid(message):
+    """Every field as the schema has it."""
+    assert isinstance(message, Message)
+    assert message.format == wire.FORMAT_VERSION
+    assert [len(f) for f in (message.run, message.digest)] == [8, 8]
+    p = message.payload
+    assert [len(f) for f in (message.round, message.version, message.weight, p.stage, p.route)] == [4] * 5
+    assert 0 <= p.kind <= 127
+    assert all(0 <= b.format <= 127 and isinstance(b.data, bytes) for b in p.blocks)
+    assert decode(encode(message)) == message
+
+
+def decodes_or_refuses(data):
+    """A valid message whose blocks are numbers or refused, or None for a WireError; all else escapes."""
+    try:
+        message = decode(data)
+    except WireError:
+        return None
+    is_valid(message)
+    for b in message.payload.blocks:
+        for count in (0, 1, 3):
+            try:
+                numbers = b.numbers(count)
+            except WireError:
+                continue
+            assert numbers.shape == (count,)
+            assert torch.isfinite(numbers).all()
+    return message
+
+
+# What is sent arrives.
+
+
+@law
+@given(MESSAGES)
+def test_decode_undoes_encode(message):
+    assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_block_gives_back_its_numbers(name):
+    values = torch.linspace(-1, 1, 300).view(20, 15)
+    expected = by_name(name).unpack(by_name(name).pack(values.numpy().reshape(-1), 3), 300)
+    assert wire.block(values, name, 3).numbers(300).tolist() == expected.tolist()
+
+
+def test_the_bytes_of_a_message_never_change():
+    """Golden bytes: a run of today must be readable by the version of tomorrow."""
+    assert encode(sample()).hex() == (
+        "97"  # seven fields
+        "01"  # format
+        "c40872756e2d6e616d65"  # run
+        "c40404000000"  # round
+        "c40405000000"  # version
+        "c40406000000"  # weight
+        "c4086469676573742d38"  # digest
+        "94"  # payload: four fields
+        "01"  # kind
+        "c40402000000"  # stage
+        "c40403000000"  # route
+        "94"  # four blocks
+        "9200c40c0000803f000000c00000003f"  # f32
+        "9201c40a00000040003800bc0034"  # f16
+        "9202c40700000040408120"  # int8
+        "9203c406000000409402"  # int4
+    )
+
+
+def test_the_digest_of_a_vector_never_changes():
+    assert wire.digest(torch.tensor([1.0, -2.0, 0.5])).hex() == "a26289f6e5f709a4"
+    assert wire.digest(torch.tensor([0.0])) != wire.digest(torch.tensor([-0.0]))
+
+
+@law
+@given(U32)
+def test_fields_are_numbers_of_fixed_width(n):
+    assert wire.number(u32(n)) == n
+    assert len(u32(n)) == 4
+
+
+# Sizes.
+
+
+@law
+@given(MESSAGES, MESSAGES)
+def test_equal_shapes_have_equal_sizes(a, b):
+    """Whatever run, round, version, weight, digest, kind, stage and route say."""
+    blocks = a.payload.blocks
+    b = msgspec.structs.replace(b, payload=msgspec.structs.replace(b.payload, blocks=blocks))
+    assert len(encode(a)) == len(encode(b))
+
+
+@law
+@given(MESSAGES)
+def test_a_message_adds_at_most_64_bytes_and_a_block_8(message):
+    data = [len(b.data) for b in message.payload.blocks]
+    assert len(encode(message)) <= 64 + sum(8 + n for n in data)
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536, 1 << 20])
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17])
+def test_blocks_size_is_what_msgpack_writes(count, size):
+    blocks = [Block(0, bytes(size))] * count
+    assert blocks_size([size] * count) == len(encode(blocks))
+    if count:
+        assert blocks_size([size]) - blocks_size([]) - size <= 8
+
+
+@pytest.mark.parametrize("count", [65_535, 65_536, 70_000])
+def test_blocks_size_of_long_lists(count):
+    sizes = [n % 300 for n in range(count)]
+    blocks = [Block(0, bytes(n)) for n in range(300)]
+    listed = encode([blocks[n] for n in sizes])
+    assert blocks_size(sizes) == len(listed)
+    message = msgspec.structs.replace(sample(), payload=wire.payload([blocks[n] for n in sizes]))
+    assert len(encode(message)) - len(listed) <= 64 - 5
+
+
+@law
+@given(st.lists(st.integers(0, 70_000), max_size=20))
+def test_blocks_size_of_mixed_blocks(sizes):
+    assert blocks_size(sizes) == len(encode([Block(1, bytes(n)) for n in sizes]))
+
+
+# Hostile bytes.
+
+
+def test_every_truncation_is_refused():
+    data = encode(sample())
+    for n in range(len(data)):
+        with pytest.raises(WireError, match="not a narrowcast message"):
+            decode(data[:n])
+
+
+@law
+@given(MESSAGES, st.binary(min_size=1, max_size=40))
+def test_every_extension_is_refused(message, more):
+    with pytest.raises(WireError, match="not a narrowcast message"):
+        decode(encode(message) + more)
+
+
+def test_every_byte_may_be_any_other():
+    """All 255 replacements of every byte; what the numbers then are is looked at for one bit flipped."""
+    data = encode(sample())
+    kept = 0
+    for i in range(len(data)):
+        for value in range(256):
+            changed = data[:i] + bytes([value]) + data[i + 1 :]
+            if (value ^ data[i]).bit_count() == 1:
+                kept += decodes_or_refuses(changed) is not None
+                continue
+            try:
+                decode(changed)
+            except WireError:
+                continue
+    assert 0 < kept < 8 * len(data)  # fields and numbers may be anything, the structure may not
+
+
+@law
+@given(MESSAGES, st.data())
+def test_bit_flips(message, data):
+    bits = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, 8 * len(bits) - 1))
+        bits[place // 8] ^= 1 << place % 8
+    decodes_or_refuses(bytes(bits))
+
+
+@law
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_random_bytes(data, tail):
+    decodes_or_refuses(data)
+    decodes_or_refuses(head() + tail)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@settings(law, max_examples=60)
+@given(JSON)
+def test_foreign_messages_are_refused(value):
+    with pytest.raises(WireError, match="not a narrowcast message"):
+        decode(msgspec.msgpack.encode(value))
+    with pytest.raises(WireError, match="not a narrowcast message"):
+        decode(msgspec.json.encode({"narrowcast": repr(value)}))
+
+
+@settings(law, max_examples=60)
+@given(st.integers(0, 6), JSON)
+def test_a_field_of_another_type_is_refused_or_valid(field, value):
+    fields = list(msgspec.msgpack.decode(encode(sample())))
+    fields[field] = value
+    decodes_or_refuses(msgspec.msgpack.encode(fields))
+
+
+@pytest.mark.parametrize(
+    "change", [{"run": b"short"}, {"round": b""}, {"digest": bytes(9)}, {"weight": bytes(8)}]
+)
+def test_fields_of_another_width_are_refused(change):
+    with pytest.raises(WireError, match="not a narrowcast message"):
+        decode(encode(msgspec.structs.replace(sample(), **change)))
+
+
+@pytest.mark.parametrize("version", [0, 2, 127])
+def test_another_version_of_the_format_is_refused(version):
+    with pytest.raises(WireError, match=f"message format {version}, this version speaks 1"):
+        decode(encode(msgspec.structs.replace(sample(), format=version)))
+
+
+def test_a_message_over_the_limit_is_refused_unread():
+    data = encode(sample())
+    assert decode(data, limit=len(data)) == sample()
+    with pytest.raises(WireError, match=f"{len(data)} bytes is over the limit"):
+        decode(data, limit=len(data) - 1)
+
+
+EMPTY = b"\x92\0\xc4\0"  # a block without data
+HOSTILE = {
+    "2^32 blocks": lambda: head() + b"\xdd\xff\xff\xff\xff",
+    "2^32 blocks, some of them there": lambda: head() + b"\xdd\xff\xff\xff\xff" + EMPTY * 1000,
+    "one block too many": lambda: (
+        head() + b"\xdd" + (MAX_BLOCKS + 1).to_bytes(4, "big") + EMPTY * (MAX_BLOCKS + 1)
+    ),
+    "blocks of a terabyte": lambda: head() + b"\xdc\x01\x00" + b"\x92\0\xc6\xff\xff\xff\xff" * 256,
+    "a run of 4 GB": lambda: b"\x97\x01\xc6\xff\xff\xff\xff",
+    "2^32 fields": lambda: b"\xdd\xff\xff\xff\xff" + encode(sample())[1:],
+    "a map of 2^32": lambda: b"\xdf\xff\xff\xff\xff" + b"\xa1a\x01" * 100,
+    "an extension of 4 GB": lambda: b"\xc9\xff\xff\xff\xff\x05",
+    "deep arrays": lambda: b"\x91" * 1_000_000,
+    "deep arrays in the blocks": lambda: head() + b"\x91" * 1_000_000,
+    "deep arrays as a block's data": lambda: head() + b"\x91\x92\x00" + b"\x91" * 1_000_000,
+    "deep arrays after the message": lambda: b"\x98" + encode(sample())[1:] + b"\x91" * 1_000_000,
+    "deep maps": lambda: b"\x97" + b"\x81\xa1a" * 300_000,
+    "deep maps as the payload": lambda: encode(sample())[:40] + b"\x81\xa1a" * 300_000,
+}
+
+
+def peak_and_seconds(work):
+    tracemalloc.start()
+    started = time.perf_counter()
+    try:
+        work()
+    finally:
+        seconds, peak = time.perf_counter() - started, tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return peak, seconds
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_a_message_claims_is_not_allocated(name):
+    data = HOSTILE[name]()
+
+    def refuse():
+        with pytest.raises(WireError):
+            decode(data)
+
+    peak, seconds = peak_and_seconds(refuse)
+    assert peak < 1 << 18
+    assert seconds < 2
+
+
+def test_numbers_beyond_the_data_are_not_allocated():
+    """A receiver that expects a terabyte and gets three numbers."""
+
+    def refuse():
+        for b in sample().payload.blocks:
+            with pytest.raises(WireError, match="expected 274877906944 numbers"):
+                b.numbers(1 << 38)
+
+    assert peak_and_seconds(refuse)[0] < 1 << 18
+
+
+def test_the_most_blocks_take_at_most_64_megabytes_beside_the_data():
+    data = head() + b"\xdd" + MAX_BLOCKS.to_bytes(4, "big") + EMPTY * MAX_BLOCKS
+    assert peak_and_seconds(lambda: decode(data))[0] <= len(data) + (64 << 20)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets RLIMIT_AS")
+def test_hostile_messages_do_not_crash_a_process_that_may_not_grow():
+    """In a process of its own, whose address space may grow by 64 MB only: a crash would show as its end."""
+    script = (
+        "import pickle, resource, sys; from narrowcast.wire import WireError, decode\n"
+        "refused, messages = 0, pickle.load(sys.stdin.buffer)\n"
+        "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "limit = pages * resource.getpagesize() + (64 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "for message in messages:\n"
+        "    try: decode(message)\n"
+        "    except WireError: refused += 1\n"
+        "print(refused)"
+    )
+    messages = pickle.dumps([make() for make in HOSTILE.values()])
+    path = os.pathsep.join([str(Path(wire.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=messages,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.stdout == b"%d\n" % len(HOSTILE), done.stderr.decode()
+
+
+# Numbers that must not be used.
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_f32_carries_nan_and_infinity_and_the_receiver_refuses_them(bad):
+    b = wire.block(torch.tensor([1.0, bad, 2.0]))
+    with pytest.raises(WireError, match="NaN or an infinity"):
+        b.numbers(3)
+
+
+@pytest.mark.parametrize("bits", [0x7C00, 0xFC00, 0x7C01, 0x7E00])
+def test_f16_nan_and_infinity_are_refused(bits):
+    data = np.array([1.0], "<f4").tobytes() + np.array([bits, 0], "<u2").tobytes()
+    with pytest.raises(WireError, match="NaN or an infinity"):
+        Block(NAMES.index("f16"), data).numbers(2)
+
+
+@pytest.mark.parametrize(("name", "top"), [("f16", b"\xff\x7b"), ("int8", b"\x80"), ("int4", b"\x08")])
+def test_finite_parts_whose_product_overflows_are_refused(name, top):
+    """The largest scale times the largest number: as silent as any other refusal, no RuntimeWarning."""
+    data = np.array([np.finfo(np.float32).max], "<f4").tobytes() + top
+    with pytest.raises(WireError, match="NaN or an infinity"):
+        Block(NAMES.index(name), data).numbers(1)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.0, -1.0, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["f16", "int8", "int4"])
+def test_scales_that_are_not_positive_are_refused(name, scale):
+    data = wire.block(torch.ones(3), name).data
+    with pytest.raises(WireError, match="scale is not a positive number"):
+        Block(NAMES.index(name), np.array([scale], "<f4").tobytes() + data[4:]).numbers(3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 6, 300])
+def test_wrong_counts_are_refused(name, count):
+    b = wire.block(torch.ones(3), name)
+    if len(b.data) == by_name(name).size(count):
+        pytest.skip("as many bytes")
+    with pytest.raises(WireError, match=f"expected {count} numbers as {name}"):
+        b.numbers(count)
+
+
+def test_unknown_formats_are_refused_on_both_sides():
+    with pytest.raises(WireError, match="unknown number format 4: this version knows 0 to 3"):
+        Block(4, bytes(12)).numbers(3)
+    with pytest.raises(ValueError, match="unknown number format 'f8'"):
+        wire.block(torch.ones(3), "f8")
+
+
+# The checks of an exchange.
+
+D, DIM, K = 21, 4, 3
+RUN, KEY = exchange.run_id(b"a test"), 11
+
+
+@dataclass
+class World:
+    """A server after some rounds, a client that came in all of them, and the round that now begins."""
+
+    method: Any
+    server: Any
+    model: Any  # the client's
+    round: Round
+    last_upload: bytes  # accepted in the round before
+    v: torch.Tensor
+
+    def download(self):
+        return exchange.send_down(self.method, self.server, self.round, self.model.version)
+
+    def receive(self, data):
+        return exchange.receive_down(self.method, self.model, data, RUN, KEY)
+
+    def upload(self, model=None, round=None, client=0, weight=3):
+        round = self.round if round is None else round
+        if model is None:
+            model = self.receive(self.download())[0]
+        return exchange.send_up(self.method, None, self.v, model, round, client, weight)[1]
+
+    def add(self, data, client=0):
+        """The sum with this upload in it; when it is refused, the sum must be as it was."""
+        acc = self.method.zero(self.server)
+        before = acc.total.clone()
+        try:
+            return exchange.receive_up(self.method, acc, data, self.round, client, set())
+        except WireError:
+            assert torch.equal(acc.total, before)
+            assert acc.weight == 0
+            raise
+
+    def rewritten(self, data, **fields):
+        """An encoded message with some fields of it or of its payload exchanged."""
+        message = decode(data)
+        own = {f: v for f, v in fields.items() if f in Message.__struct_fields__}
+        inner = {f: v for f, v in fields.items() if f not in own}
+        payload = msgspec.structs.replace(message.payload, **inner)
+        return encode(msgspec.structs.replace(message, payload=payload, **own))
+
+
+@cache
+def world(name, rounds=3, **options):
+    """An epoch is two rounds long. Nothing that a test does changes a world: states are values."""
+    made = fit(name, dim=DIM, subspaces=K, key=KEY, directions=DIM, **options)
+    theta0, v, upload = torch.linspace(-1, 1, D), torch.linspace(2, -1, D), b""
+    server, model = made.server(theta0, Layout(("w",), ((D,),))), made.newcomer(theta0)
+    for number in range(rounds):
+        round = Round(RUN, KEY, number, server.version, wire.digest(made.theta(server)))
+        down = exchange.send_down(made, server, round, model.version)
+        model, _, _ = exchange.receive_down(made, model, down, RUN, KEY)
+        upload = exchange.send_up(made, None, v, model, round, 0, 3)[1]
+        acc = exchange.receive_up(made, made.zero(server), upload, round, 0, set())
+        server = made.step(server, acc, RoundInfo(number, number // 2, number % 2 == 1, 0.1))
+    now = Round(RUN, KEY, rounds, server.version, wire.digest(made.theta(server)))
+    return World(made, server, model, now, upload, v)
+
+
+every_method = pytest.mark.parametrize("name", METHODS)
+k_subspace = pytest.mark.parametrize("name", ["k-subspace", "k-subspace-time-varying"])
+
+
+@every_method
+def test_an_honest_exchange_is_accepted(name):
+    w = world(name)
+    model, theta, round = w.receive(w.download())
+    assert torch.equal(theta, w.method.theta(w.server))
+    assert (model.version, round) == (w.server.version, w.round)
+    acc = w.add(w.upload())
+    assert acc.weight == 3
+    assert acc.total.any()
+
+
+@every_method
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"run": b"another!"}, "another run"),
+        ({"number": 2}, "round 2, version 3, this is round 3, version 3"),
+        ({"number": 4}, "round 4"),
+        ({"version": 2}, "round 3, version 2, this is round 3, version 3"),
+        ({"version": 2**32 - 1}, "version 4294967295"),
+        ({"digest": bytes(8)}, "theta that is not the server's"),
+    ],
+)
+def test_uploads_of_another_exchange_are_refused(name, change, says):
+    """The route is that of the right round, so that it is the envelope that is refused."""
+    w = world(name)
+    payload = decode(w.upload()).payload
+    with pytest.raises(WireError, match=says):
+        w.add(exchange.seal(replace(w.round, **change), payload, 3))
+
+
+@every_method
+def test_a_replayed_upload_of_an_older_round_is_refused(name):
+    w = world(name)
+    with pytest.raises(WireError, match="an update of round 2, version 2, this is round 3, version 3"):
+        w.add(w.last_upload)
+
+
+@every_method
+def test_a_download_is_not_an_upload(name):
+    w = world(name)
+    with pytest.raises(WireError):
+        w.add(w.download())
+
+
+@k_subspace
+def test_another_route_than_the_clients_own_is_refused(name):
+    w = world(name)
+    route = w.method.route(w.round.client_key(0))
+    for other in (*(set(range(K)) - {route}), K, 2**32 - 1):
+        with pytest.raises(WireError, match=f"client 0 took route {other}, not {route}"):
+            w.add(w.rewritten(w.upload(), route=u32(other)))
+
+
+@k_subspace
+def test_the_upload_of_a_client_on_another_route_is_refused(name):
+    w = world(name)
+    routes = {w.method.route(w.round.client_key(c)): c for c in range(20)}
+    a, b = list(routes.values())[:2]
+    w.add(w.upload(client=a), client=a)
+    with pytest.raises(WireError, match=f"client {b} took route"):
+        w.add(w.upload(client=a), client=b)
+
+
+@pytest.mark.parametrize("name", ["time-varying", "k-subspace-time-varying"])
+def test_an_upload_for_another_stage_is_refused(name):
+    w = world(name)
+    with pytest.raises(WireError, match="an update for stage 0"):
+        w.add(w.rewritten(w.upload(), stage=u32(0)))
+
+
+@every_method
+@pytest.mark.parametrize("uplink", NAMES)
+def test_uploads_that_are_not_the_right_numbers_are_refused(name, uplink):
+    w = world(name, uplink=uplink)
+    honest = w.upload()
+    w.add(honest)
+    good = decode(honest).payload.blocks
+    wrong = [[], [*good, good[0]]]
+    for i, block in enumerate(good):
+        for bad in (
+            Block(block.format, block.data + b"\0"),
+            Block(block.format, block.data[:-1]),
+            Block(4, block.data),
+            wire.block(torch.full((len(block.data) // 4,), np.nan)),
+        ):
+            wrong.append([*good[:i], bad, *good[i + 1 :]])
+    for blocks in wrong:
+        with pytest.raises(WireError):
+            w.add(w.rewritten(honest, blocks=blocks))
+
+
+@every_method
+def test_a_weight_of_nothing_is_refused_and_a_huge_one_is_capped(name):
+    w = world(name)
+    with pytest.raises(WireError, match="weight must be a positive number"):
+        w.add(w.upload(weight=0))
+    assert w.add(w.upload(weight=2**32 - 1)).weight == 10_000
+
+
+@every_method
+def test_a_download_of_another_run_is_refused(name):
+    w = world(name)
+    with pytest.raises(WireError, match="another run"):
+        w.receive(w.rewritten(w.download(), run=b"another!"))
+
+
+@every_method
+def test_a_wrong_digest_is_refused_by_the_client(name):
+    w = world(name)
+    with pytest.raises(WireError, match="must ask again as a newcomer"):
+        w.receive(w.rewritten(w.download(), digest=bytes(8)))
+
+
+@every_method
+def test_numbers_tampered_with_are_refused_by_the_client(name):
+    """The exponent's top bit of each number in turn: a change that theta cannot absorb."""
+    w = world(name)
+    honest = w.download()
+    blocks = decode(honest).payload.blocks
+    for i, b in enumerate(blocks):
+        for place in range(3, len(b.data), 4):
+            data = bytearray(b.data)
+            data[place] ^= 0x40
+            changed = [*blocks[:i], Block(b.format, bytes(data)), *blocks[i + 1 :]]
+            with pytest.raises(WireError):
+                w.receive(w.rewritten(honest, blocks=changed))
+
+
+@every_method
+def test_a_tampered_download_never_changes_an_upload_that_is_accepted(name):
+    """Every bit of a download, flipped. The client refuses it, or has the server's theta all the same and
+    then sends what it would have sent, or sends what the server refuses (another round, version or stage)."""
+    w = world(name)
+    honest, expected = w.download(), w.upload()
+    theta = w.method.theta(w.server)
+    refused = harmless = 0
+    for place in range(8 * len(honest)):
+        data = bytearray(honest)
+        data[place // 8] ^= 1 << place % 8
+        try:
+            model, seen, round = w.receive(bytes(data))
+            assert torch.equal(seen, theta)
+            upload = w.upload(model, round)
+            w.add(upload)
+        except WireError:
+            refused += 1
+        else:
+            assert upload == expected
+            harmless += 1
+    assert refused > harmless
+    assert harmless >= 64  # weight and route, which a download does not use
+
+
+@every_method
+def test_a_replayed_download_of_an_older_round_costs_the_upload(name):
+    """Its theta is good but old, so the client takes it; the server refuses what comes of it."""
+    w, older = world(name), world(name, rounds=2)
+    model, _, round = older.receive(older.download())
+    with pytest.raises(WireError, match="an update of round 2, version 2, this is round 3, version 3"):
+        w.add(w.upload(model, round))
+
+
+def test_a_download_for_an_earlier_stage_without_blocks_is_refused():
+    """It once met an unpacking of nothing instead of a check."""
+    w = world("time-varying")
+    assert w.model.stage == 1
+    with pytest.raises(WireError, match="cannot use 0 blocks"):
+        w.receive(w.rewritten(w.download(), kind=LOG, stage=u32(0), blocks=[]))
+
+
+SIZES = st.sampled_from([0, 4, 4 * DIM, 4 * DIM * K, 4 * D, 4 * D + 1])
+NUMBERS = st.builds(
+    lambda n, x: np.full(-(-n // 4), x, "<f4").tobytes()[:n],
+    SIZES,
+    st.floats(width=32) | st.sampled_from([0.0, 3e38]),
+)
+ANY_PAYLOAD = st.builds(
+    wire.Payload,
+    st.sampled_from([LOG, DENSE]) | SMALL,
+    (st.integers(0, 3) | U32).map(u32),
+    (st.integers(0, K) | U32).map(u32),
+    st.lists(st.builds(Block, st.just(0) | SMALL, NUMBERS), max_size=4),
+)
+
+
+@every_method
+@law
+@given(ANY_PAYLOAD, U32)
+def test_any_payload_is_used_properly_or_refused_on_both_sides(name, payload, weight):
+    w = world(name)
+    data = exchange.seal(w.round, payload, weight)
+    with suppress(WireError):
+        _, theta, _ = w.receive(data)
+        assert wire.digest(theta) == w.round.digest
+    with suppress(WireError):
+        acc = w.add(data)
+        assert torch.isfinite(acc.total).all()
+        assert 0 < acc.weight <= 10_000
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_client_is_heard_once_a_round(name):
+    w = world(name)
+    acc, seen = w.method.zero(w.server), set()
+    data = w.upload()
+    acc = exchange.receive_up(w.method, acc, data, w.round, 0, seen)
+    weight = acc.weight
+    with pytest.raises(WireError, match="already"):
+        exchange.receive_up(w.method, acc, data, w.round, 0, seen)
+    assert acc.weight == weight
