@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+import narrowcast.cli.terminal  # noqa: F401  # its console keeps the COLUMNS of its first import
 from narrowcast.numerics import pool
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from narrowcast.cli.app import app
 from narrowcast_studies.reproduce import committed
-from places import ROOT
+from places import EXPERIMENTS, ROOT
 
 README = (ROOT / "README.md").read_text()
 
@@ -51,7 +51,7 @@ def test_every_link_leads_somewhere_and_no_placeholder_is_left(page: Path) -> No
 
 def means(name: str) -> dict[str, float]:
     """The rows of committed results."""
-    results = committed.read(ROOT / "experiments/results" / name)
+    results = committed.read(EXPERIMENTS / "results" / name)
     assert results
     return {row: line.mean for row, line in results.lines.items()}
 

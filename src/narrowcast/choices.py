@@ -15,4 +15,4 @@ ENGINES = ("here", "flower-sim")  # where clients run
 def check(name: str, value: str, choices: tuple[str, ...]) -> None:
     """A ValueError that names the choices, unless the value is one of them."""
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(choices)}")

@@ -8,7 +8,7 @@ import pytest
 PROGRAM = """
 import resource, sys, threading
 import torch
-from narrowcast.allocator import give_back, keep_memory
+from narrowcast.cli.memory import give_back, keep_memory
 
 if not keep_memory():
     sys.exit(3)

@@ -20,8 +20,9 @@ import torch.distributed as dist
 from torch import nn
 
 import ddp_worker as worker
+from fitting import made
 from narrowcast.ddp import IntrinsicState, hook
-from narrowcast.methods import RoundInfo, method
+from narrowcast.methods import RoundInfo
 from narrowcast.methods.optimisers import Momentum
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.simulator import Simulation
@@ -79,7 +80,7 @@ def simulated(name, **options):
     """Theta of the simulator with two clients, who come in every round."""
     options = {"dim": worker.DIM, "key": worker.KEY, "refresh": 3, **options}
     simulation = Simulation(
-        task(), method(name, **options), Plan(cohort=2, lr=worker.RATE, rounds=worker.STEPS)
+        task(), made(name, **options), Plan(cohort=2, lr=worker.RATE, rounds=worker.STEPS)
     )
     list(simulation)
     return simulation.theta
@@ -87,7 +88,7 @@ def simulated(name, **options):
 
 def by_turns(name, **options):
     """Theta of the method objects, when all clients take subspace t mod K in round t."""
-    t, m = task(), method(name, dim=worker.DIM, key=worker.KEY, **options)
+    t, m = task(), made(name, dim=worker.DIM, key=worker.KEY, **options)
     server = m.server(t.theta0(), t.layout)
     for number in range(worker.STEPS):
         theta, acc, k = m.theta(server), m.zero(server), number % m.subspaces

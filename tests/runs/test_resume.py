@@ -37,9 +37,8 @@ CHILD = """
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from narrowcast import checkpoints, runner
-from narrowcast.config import make_config
-from narrowcast.training import Training
+from narrowcast.runs import checkpoints, make_config, runner
+from narrowcast.rounds.training import Training
 Training.checkpoint_seconds = checkpoints.COSTS = 0.0
 folder = Path(sys.argv[1])
 tell = lambda facts, record: print(record.round, flush=True)

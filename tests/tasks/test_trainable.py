@@ -3,7 +3,6 @@
 import ast
 import copy
 import hashlib
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import narrowcast
+from narrowcast import extras
 from narrowcast.cli.app import app
 from narrowcast.rounds import records
 from narrowcast.rounds.task import Batch
@@ -268,7 +268,8 @@ def command(*args):
     return CliRunner().invoke(app, [str(a) for a in args], env={"COLUMNS": "120"})
 
 
-SHORT = ["--lr", "1", "--dim", "64", "--k", "20", "--width", "16", "--rounds", "4", "--cohort", "40"]
+SHORT = ["--lr", "1", "--width", "16", "--rounds", "4", "--cohort", "40"]
+OWN = {"static": ["--dim", "64"], "topk": ["--k", "20"]}
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,18 @@ SHORT = ["--lr", "1", "--dim", "64", "--k", "20", "--width", "16", "--rounds", "
 )
 def test_any_method_can_be_laid_over_them(tmp_path, method, trainable, parameters):
     out, weights = tmp_path / "run", tmp_path / "weights.pt"
-    run = ["run", "digits", "--method", method, "--trainable", trainable, *SHORT, "--out", out]
+    run = [
+        "run",
+        "digits",
+        "--method",
+        method,
+        "--trainable",
+        trainable,
+        *SHORT,
+        *OWN.get(method, []),
+        "--out",
+        out,
+    ]
     done = command(*run)
     assert done.exit_code == 0, done.output
     facts, rows = run_folder.load_facts(out), records.read(out / "records.jsonl")
@@ -303,8 +315,8 @@ def test_labels_say_what_is_trained():
 
 
 def test_without_peft_the_error_names_the_command(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(RuntimeError, match=r"needs the PEFT library .*: pip install 'narrowcast\[lora\]'"):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "peft" else name)
+    with pytest.raises(extras.Missing, match=r"'lora' needs peft: pip install 'narrowcast\[lora\]'"):
         build("digits", options("lora", width=16))
     done = command("run", "digits", "--trainable", "lora", *SHORT, "--out", tmp_path / "run")
     assert done.exit_code == 2

@@ -169,7 +169,7 @@ def growth(D_powers: list[int], d_powers: list[int]) -> Iterator[Row]:
 
 FIRST_CALL = """
 import time, torch
-from narrowcast.progress import compile_kernels
+from narrowcast.subspaces import compile_kernels
 clock = time.perf_counter(); compile_kernels(); print(time.perf_counter() - clock)
 """
 

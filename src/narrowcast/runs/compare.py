@@ -6,20 +6,16 @@ Each run has its folder below the comparison's. A finished run is not repeated, 
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from narrowcast.runs import attempts, run_folder
-from narrowcast import files
-from narrowcast.runs import runner
-from narrowcast.runs.config import RunConfig
 from narrowcast.errors import ConfigError
+from narrowcast.runs import attempts, run_folder, runner
+from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
-from narrowcast.runs.used import refuse_unused
 from narrowcast.runs.runner import OnRecord
+from narrowcast.runs.used import refuse_unused
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,7 @@ class RunConfig(BaseModel):
     cohort: Positive | None = Field(
         None, description="clients a round (default: a tenth of them, at most 100)"
     )
-    sampling: str = Field(
-        "epoch", description="every client once an epoch, or drawn afresh"
-    )
+    sampling: str = Field("epoch", description="every client once an epoch, or drawn afresh")
     participation: Share = Field(1.0, description="fraction of the asked clients that come")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="fraction of those that never answer"
@@ -143,9 +141,7 @@ class RunConfig(BaseModel):
     )
 
     clients: Positive | None = Field(None, description="number of clients (default: the task's)")
-    partition: str | None = Field(
-        None, description="of data into clients"
-    )
+    partition: str | None = Field(None, description="of data into clients")
     alpha: Annotated[float, Field(gt=0)] = Field(0.5, description="of the Dirichlet partition")
     width: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
         None, description="width of the model (default: the task's)"
@@ -168,9 +164,7 @@ class RunConfig(BaseModel):
     tokens: Annotated[int, Field(ge=8, le=1 << 20)] | None = Field(
         None, description="of the longest sequence of a task over text (default: the task's)"
     )
-    precision: str = Field(
-        "f32", description="a text model computes in; theta and messages do not change"
-    )
+    precision: str = Field("f32", description="a text model computes in; theta and messages do not change")
     checkpointing: bool = Field(
         False, description="a text model computes its activations twice instead of keeping them"
     )

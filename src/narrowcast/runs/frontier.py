@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from narrowcast.plotting import plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from narrowcast.plotting import plt
 from narrowcast.runs.style import STYLE
 from narrowcast.runs.summary import Summary
 from narrowcast.units import format_bytes, format_count

@@ -14,11 +14,11 @@ import msgspec
 from torch import Tensor
 
 from narrowcast import files
-from narrowcast.wire import messages as wire
-from narrowcast.numerics.flat import Layout
 from narrowcast.methods.base import Method, Server
 from narrowcast.methods.table import METHODS
+from narrowcast.numerics.flat import Layout
 from narrowcast.runs.config import RENAMED
+from narrowcast.wire import messages as wire
 from narrowcast.wire.messages import Payload, WireError
 
 MAGIC = "narrowcast model 1"

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from narrowcast.rounds.records import RoundRecord
-from narrowcast.units import format_bytes
 from narrowcast.runs.run_folder import Facts
+from narrowcast.units import format_bytes
 
 SILENT_SECONDS = 15.0
 

@@ -8,38 +8,47 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import msgspec
-import tomli_w
 import torch
 
-from narrowcast.rounds import exchange, records
-from narrowcast import files
-from narrowcast.runs import modelfile
-from narrowcast.wire import messages as wire
+from narrowcast import __version__, files
 from narrowcast.errors import ConfigError, Interrupted
-from narrowcast import __version__
-from narrowcast.runs.prepared import Prepared, prepare
-from narrowcast.runs.threads import using_threads
-from narrowcast.runs.run_folder import CHECKPOINT, CONFIG, FACTS, FILES, MODEL, PRIVATE, RECORDS, Facts, finished, is_run, load_config, load_facts, to_toml
-from threading import Event
-from narrowcast.runs.checkpoints import Checkpoints
-from narrowcast.runs.config import RunConfig
-from narrowcast.errors import ConfigError
-from narrowcast.runs.reading import make_config, read_toml
-from narrowcast.runs.interrupts import interrupts
-from narrowcast.numerics import pool
 from narrowcast.methods.base import Method
+from narrowcast.rounds import records
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.store import ClientStore
-from narrowcast.tasks.table import build
 from narrowcast.rounds.task import Task
 from narrowcast.rounds.training import Training
+from narrowcast.runs import modelfile
+from narrowcast.runs.checkpoints import Checkpoints
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.interrupts import interrupts
+from narrowcast.runs.prepared import Prepared, prepare
+from narrowcast.runs.run_folder import (
+    CHECKPOINT,
+    CONFIG,
+    FACTS,
+    FILES,
+    MODEL,
+    PRIVATE,
+    RECORDS,
+    Facts,
+    finished,
+    is_run,
+    load_config,
+    load_facts,
+    to_toml,
+)
+from narrowcast.runs.threads import using_threads
+from narrowcast.tasks.table import build
+from narrowcast.wire import messages as wire
 
 OnRecord = Callable[[Facts, RoundRecord], None]
 Driver = Callable[[Task, Method[Any], Plan, Path], Training]  # the path is the run's folder
@@ -156,7 +165,11 @@ def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver 
 def _go(run: _Run, folder: Path, on_record: OnRecord | None, until: Until | None) -> Path:
     """Rounds to the end, with checkpoints, on the run's threads."""
     assert run.prepared.config.threads is not None
-    with using_threads(run.prepared.config.threads), (folder / RECORDS).open("ab") as log, interrupts() as stop:
+    with (
+        using_threads(run.prepared.config.threads),
+        (folder / RECORDS).open("ab") as log,
+        interrupts() as stop,
+    ):
         _rounds(run, Checkpoints(run.training, run.prepared.plan.run, folder, log), on_record, until, stop)
     training, config = run.training, run.prepared.config
     if training.round == training.rounds:
@@ -196,9 +209,7 @@ def _restore(run: _Run, folder: Path, on_record: OnRecord | None) -> None:
     try:
         state = torch.load(path, weights_only=True)
         if state["run"] != run.prepared.plan.run.hex():
-            raise ConfigError(
-                f"{path} belongs to other settings than {folder / CONFIG}: it cannot go on"
-            )
+            raise ConfigError(f"{path} belongs to other settings than {folder / CONFIG}: it cannot go on")
         run.training.restore(state["simulation"])
     except ConfigError:
         raise

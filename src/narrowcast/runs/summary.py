@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from narrowcast.runs import run_folder
 from narrowcast.rounds import records
-from narrowcast.runs import runner
 from narrowcast.rounds.records import RoundRecord
+from narrowcast.runs import run_folder
 from narrowcast.runs.run_folder import Facts
 
 

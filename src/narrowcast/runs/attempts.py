@@ -1,0 +1,63 @@
+"""Runs of a longer series, each in a folder named by its settings: what is finished is never repeated."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from narrowcast import files
+from narrowcast.errors import ConfigError, Diverged
+from narrowcast.runs import run_folder, runner
+from narrowcast.runs.config import RunConfig
+
+DIVERGED = "diverged.txt"  # in a run's folder: why it did
+Run = Callable[[RunConfig, Path], None]  # runs, or goes on, to the end
+
+
+def folder_of(config: RunConfig) -> str:
+    """The name of a run's folder: what a reader looks for, and a digest of every setting."""
+    part = "tune" if config.validation else "test"
+    return f"{config.method}-{part}-lr{config.lr:g}-s{config.seed}-{config.digest()}"
+
+
+def attempt(config: RunConfig, folder: Path, run: Run | None = None) -> bool:
+    """Whether the run in this folder came to its end; False: it diverged. Neither is ever repeated."""
+    if begun(folder):
+        agree(config, folder, "remove it")
+        if outcome(folder) is not None:
+            return run_folder.finished(folder)
+    try:
+        (run or in_process)(config, folder)
+    except Diverged as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder / run_folder.PRIVATE, ignore_errors=True)  # may be gigabytes
+        files.write_atomically(folder / DIVERGED, f"{error}\n".encode())
+        return False
+    return True
+
+
+def begun(folder: Path) -> bool:
+    """Whether there is a run to go on with: a kill may come before the last of its first files."""
+    return run_folder.is_run(folder) and (folder / run_folder.CONFIG).is_file()
+
+
+def outcome(folder: Path) -> str | None:
+    """ "finished", or "diverged"; None: it is still to be run, or to be gone on with."""
+    if begun(folder) and run_folder.finished(folder):
+        return "finished"
+    return "diverged" if begun(folder) and (folder / DIVERGED).is_file() else None
+
+
+def in_process(config: RunConfig, folder: Path) -> None:
+    """Run here, or go on."""
+    if begun(folder):
+        runner.resume(folder)
+    else:
+        runner.start(config, folder, force=True)
+
+
+def agree(config: RunConfig, folder: Path, advice: str) -> None:
+    """A ConfigError where the folder holds a run with other settings."""
+    if not config.agrees_with(run_folder.load_config(folder)):
+        raise ConfigError(f"{folder} holds a run with other settings: {advice}")

@@ -1,0 +1,63 @@
+"""From settings to what is run: the task, the method for it, the plan, and the run's identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from narrowcast.methods.base import Method
+from narrowcast.numerics import pool
+from narrowcast.rounds import exchange
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.rounds.task import Task
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.run_folder import to_toml
+from narrowcast.tasks.table import build
+from narrowcast.wire import messages as wire
+
+SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the first
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is ready to go."""
+
+    config: RunConfig  # resolved: nothing is left to defaults
+    task: Task
+    theta0: Tensor
+    method: Method[Any]
+    plan: Plan  # names the run
+
+    @property
+    def cohorts(self) -> Any:
+        return self.plan.cohorts(len(self.task.clients))
+
+    @property
+    def rounds(self) -> int:
+        return self.plan.length(len(self.task.clients))
+
+    def simulation(self) -> Simulation:
+        """In this process, with nothing on disk."""
+        return Simulation(self.task, self.method, self.plan)
+
+
+def prepare(config: RunConfig, task: Task | None = None) -> Prepared:
+    """`task` is the caller's own, in place of the one that the configuration names."""
+    task = task or build(config.task, config.task_options())
+    theta0, clients = task.theta0(), len(task.clients)
+    method, plan = config.build_method(clients), config.plan(clients)
+    config = config.model_copy(
+        update={
+            "cohort": plan.cohort,
+            "evaluate_every": plan.evaluate_every,
+            "local_steps": plan.local_steps or method.local_steps,
+            "prox": method.prox if plan.prox is None else plan.prox,
+            "clients": clients,
+            "threads": config.threads or (1 if theta0.numel() < SMALL_MODEL else pool.default_threads()),
+        }
+    )
+    run = exchange.run_id(to_toml(config) + wire.digest(theta0))
+    return Prepared(config, task, theta0, method, replace(plan, run=run))

@@ -1,0 +1,41 @@
+"""Settings from a table: from flags, from a TOML file, from Flower's config."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from narrowcast.errors import ConfigError
+from narrowcast.runs.config import RunConfig
+
+
+def make_config(values: dict[str, Any]) -> RunConfig:
+    """A checked configuration, or a ConfigError that names each wrong flag."""
+    try:
+        return RunConfig(**values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(e) for e in error.errors())) from None
+
+
+def _explain(error: Any) -> str:
+    message: str = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return message
+    flag = "--" + str(error["loc"][0]).replace("_", "-")
+    if error["type"] == "extra_forbidden":
+        return f"{flag}: there is no such setting"
+    got = "" if "got" in message or error["type"] == "missing" else f", got {error['input']!r}"
+    return f"{flag}: {message}{got}"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None

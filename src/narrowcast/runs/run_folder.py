@@ -1,0 +1,70 @@
+"""A run's folder as a reader finds it; `runner` writes it. Reading needs neither torch nor numba.
+
+config.toml      the resolved configuration         facts.json    what the task turned out to be
+records.jsonl    a line a round                     checkpoint.pt the state to go on from
+model.narrowcast the exported model, at the end     private/      what clients keep, until then
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import tomli_w
+
+from narrowcast.errors import ConfigError
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.reading import make_config, read_toml
+
+CONFIG, FACTS, RECORDS = "config.toml", "facts.json", "records.jsonl"
+CHECKPOINT, MODEL = "checkpoint.pt", "model.narrowcast"
+FILES = (CONFIG, FACTS, RECORDS, CHECKPOINT, MODEL)
+PRIVATE = "private"  # a folder for what the clients keep, while the run is going on
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a report needs to know of a run beside its records."""
+
+    label: str
+    task: str
+    method: str
+    parameters: int
+    clients: int
+    rounds: int
+    rounds_per_epoch: int
+    metric: str
+    higher_is_better: bool
+    theta0: str
+    seed: int
+    narrowcast: str
+    torch: str
+    commit: str = ""  # of narrowcast's own source, where that is a clone
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / FACTS).is_file()
+
+
+def load_config(folder: Path) -> RunConfig:
+    if not is_run(folder) or not (folder / CONFIG).is_file():
+        raise ConfigError(f"{folder} is not a run folder: it has no config.toml")
+    return make_config(read_toml(folder / CONFIG))
+
+
+def load_facts(folder: Path) -> Facts:
+    try:
+        return msgspec.json.decode((folder / FACTS).read_bytes(), type=Facts)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{folder} is not a run folder, or its run has not begun: it has no facts.json"
+        ) from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{folder}/facts.json is damaged: {error}") from None
+
+
+def finished(folder: Path) -> bool:
+    return (folder / MODEL).is_file()
+
+
+def to_toml(config: RunConfig) -> bytes:
+    return tomli_w.dumps(config.model_dump(exclude_none=True)).encode()

@@ -1,0 +1,22 @@
+"""The threads of a run: torch's and the kernels', set while it goes and put back after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from narrowcast.numerics import pool
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Compute with so many threads, in torch and in our kernels."""
+    before = torch.get_num_threads()
+    with pool.using(count):
+        torch.set_num_threads(count)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)

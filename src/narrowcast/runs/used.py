@@ -1,0 +1,78 @@
+"""Which settings a run uses: one that was given and would change nothing is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import fields
+
+from narrowcast.errors import ConfigError
+from narrowcast.methods.table import METHODS
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.words import flag
+from narrowcast.tasks.table import SETTINGS
+
+# The settings of a run that an option of a method stands for, where they are not just one of the same name.
+STANDS_FOR = {"unbiased": ("convention",), "optimiser": ("optimiser", "momentum"), "key": (), "clients": ()}
+OF_EVERY_RUN = {"task", "method", "name", "seed", "engine", "threads"}
+
+
+def of_method(name: str) -> tuple[str, ...]:
+    """The settings that concern a method."""
+    options = METHODS[name].options
+    named = (setting for option in options for setting in STANDS_FOR.get(option, (option,)))
+    return tuple(dict.fromkeys(setting for setting in named if setting in RunConfig.model_fields))
+
+
+def used(config: RunConfig) -> set[str]:
+    """The settings that a run of this configuration looks at."""
+    from narrowcast.rounds.plan import Plan
+
+    plan = {f.name for f in fields(Plan)} & RunConfig.model_fields.keys()
+    asked = OF_EVERY_RUN | plan | SETTINGS[config.task] | set(of_method(config.method))
+    return {name for name in asked if _matters(name, config)}
+
+
+def _matters(name: str, config: RunConfig) -> bool:
+    """Whether the other settings leave it anything to say."""
+    match name:
+        case "momentum":
+            return config.optimiser != "sgd" or "momentum" in METHODS[config.method].options
+        case "alpha":
+            return config.partition == "dirichlet"
+        case "lora_rank" | "lora_alpha":
+            return config.trainable == "lora"
+        case _:
+            return True
+
+
+def refuse_unused(given: Collection[str], *configs: RunConfig) -> None:
+    """A ConfigError for settings that were given and that none of these runs uses.
+
+    A table that names every setting is a resolved one, as a run's folder has it: it is read as it is.
+    """
+    if _resolved(given):
+        return
+    looked_at = set[str]().union(*map(used, configs))
+    if strange := sorted(name for name in given if name not in looked_at):
+        raise ConfigError("\n".join(f"{flag(name)}: {_why(name, configs)}" for name in strange))
+
+
+def _resolved(given: Collection[str]) -> bool:
+    return all(name in given for name, field in RunConfig.model_fields.items() if field.default is not None)
+
+
+def _why(name: str, configs: Iterable[RunConfig]) -> str:
+    """Who does not use it."""
+    for config in configs:
+        match name:
+            case "momentum" if "optimiser" in of_method(config.method):
+                return "--optimiser sgd has none: choose momentum or adam"
+            case "alpha":
+                return "only --partition dirichlet has one"
+            case "lora_rank" | "lora_alpha":
+                return "only --trainable lora has one"
+    if any(name in settings for settings in SETTINGS.values()):
+        tasks = ", ".join(dict.fromkeys(config.task for config in configs))
+        return f"the task {tasks} does not use it"
+    methods = ", ".join(dict.fromkeys(config.method for config in configs))
+    return f"the method {methods} does not use it (see: narrowcast methods {methods.split(', ')[0]})"

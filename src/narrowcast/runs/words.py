@@ -1,0 +1,33 @@
+"""Settings as one would type them: a flag for every setting, with dashes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from narrowcast.runs.config import RunConfig
+
+
+def flag(name: str) -> str:
+    """local_steps -> --local-steps"""
+    return f"--{name.replace('_', '-')}"
+
+
+def off(name: str) -> str:
+    """The flag that turns off what is on by default: error_feedback -> --no-error-feedback."""
+    return f"--no-{name.replace('_', '-')}"
+
+
+def arguments(config: RunConfig, only: Collection[str] | None = None) -> list[str]:
+    """What to give `narrowcast run` for this configuration: its task, and a flag for all but the defaults.
+
+    `only` are the settings to name, where not all of them are wanted.
+    """
+    words = [config.task]
+    for name, value in config.model_dump(exclude_defaults=True, exclude={"task"}).items():
+        if only is not None and name not in only:
+            continue
+        if isinstance(value, bool):
+            words.append(flag(name) if value else off(name))
+        else:
+            words += [flag(name), str(value)]
+    return words
