@@ -15,17 +15,22 @@ from narrowcast.rounds.records import RoundRecord
 from narrowcast.runs import run_folder
 
 SETTINGS: dict[str, object] = {
-    "task": "digits", "method": "time-varying", "dim": 64, "width": 16, "clients": 6, "cohort": 6,
-    "partition": "iid", "rounds": 4, "lr": 5.0, "refresh": "2", "evaluate-every": 0, "schedule": "constant",
-    "min-clients": 6, "timeout": 150.0,
+    "task": "digits", "width": 16, "clients": 6, "cohort": 6, "partition": "iid", "rounds": 4,
+    "evaluate-every": 0, "schedule": "constant", "min-clients": 6, "timeout": 150.0,
 }  # fmt: skip
+VARYING = {"method": "time-varying", "dim": 64, "lr": 5.0, "refresh": "2"}
 TOPK = {"method": "topk", "k": 40, "lr": 0.1}
+
+
+def table(**settings: object) -> dict[str, object]:
+    """The settings of a run as its app has them: time-varying, unless they name a method."""
+    own = {} if "method" in settings else VARYING
+    return SETTINGS | {name.replace("_", "-"): value for name, value in {**own, **settings}.items()}
 
 
 def app(folder: Path, **settings: object) -> Path:
     """An app that takes notes; its run goes to FOLDER/run."""
-    named = {name.replace("_", "-"): value for name, value in settings.items()}
-    return faulty_app.install(write_app(folder / "app", {**SETTINGS, "folder": str(folder / "run"), **named}))
+    return faulty_app.install(write_app(folder / "app", table(folder=str(folder / "run"), **settings)))
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 300.0) -> None:

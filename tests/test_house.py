@@ -113,9 +113,7 @@ def test_help_and_show_import_neither_torch_nor_numba(tmp_path: Path) -> None:
 
 def test_the_constraints_pin_what_is_installed() -> None:
     pinned = {line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines()}
-    pinned |= {
-        f"{line}+cpu" for line in pinned if line.startswith("torch==")
-    }  # one build of the same version
+    pinned |= {f"{line}+cpu" for line in pinned if line.startswith("torch==")}
     freeze = subprocess.run(
         [sys.executable, "-m", "pip", "freeze"], capture_output=True, text=True, check=True
     )

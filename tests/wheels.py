@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -35,12 +36,14 @@ print("one round:", record.up, "bytes up,", record.down, "down")
 
 
 def build(project: Path) -> Path:
-    """The wheel of a project, newly built."""
+    """The wheel of a project, newly built: what an earlier build left would get into it."""
+    shutil.rmtree(project / "build", ignore_errors=True)
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps",
          "--no-build-isolation", "--wheel-dir", str(HERE / "dist"), str(project)],
         check=True,
     )  # fmt: skip
+    shutil.rmtree(project / "build", ignore_errors=True)
     return max((HERE / "dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
 
 

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 import faulty_app
 from fake_grid import FakeGrid
-from flower_runs import SETTINGS, TOPK, app, assert_equal_thetas, begun, finish, noted, rounds, until
+from flower_runs import TOPK, app, assert_equal_thetas, begun, finish, noted, rounds, table, until
 from narrowcast import files
 from narrowcast.flower import FleetSettings, client_app, fleet
 from narrowcast.flower.federation import Federation
@@ -40,8 +40,7 @@ def theta_of(run: Path, **settings: object) -> torch.Tensor:
 
 
 def config_of(**settings: object) -> RunConfig:
-    table = {**SETTINGS, **{name.replace("_", "-"): value for name, value in settings.items()}}
-    return run_settings({f"narrowcast.{name}": value for name, value in table.items()})
+    return run_settings({f"narrowcast.{name}": value for name, value in table(**settings).items()})
 
 
 # One run, in which node 1 does something else wrong in every round.

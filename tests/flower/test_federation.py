@@ -11,10 +11,12 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fake_grid import FakeGrid
 from fitting import made
+from narrowcast.errors import ConfigError
 from narrowcast.flower import FleetSettings, client_app, fleet
 from narrowcast.flower import messages as flower_messages
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.messages import Answer, Have, Order, Upload, pack, unpack
+from narrowcast.flower.settings import run_settings
 from narrowcast.methods import METHODS
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.runs.config import RunConfig
@@ -368,3 +370,41 @@ def test_an_order_for_a_stranger_is_refused_by_the_node() -> None:
     message.metadata.__dict__["_message_id"] = "x"
     with pytest.raises(wire.WireError, match="not here"):
         grid.app(message, grid.contexts[105])
+
+
+def test_uniform_sampling_draws_from_whoever_is_present_and_obeys_participation() -> None:
+    config = settings(sampling="uniform", participation=0.5, rounds=40)
+    run, grid = whole(config)
+    grid.listed -= {100, 101, 102}
+    asked = [[c for order in orders_of(run, grid) for c in order.clients] for _ in range(40)]
+    assert {client for clients in asked for client in clients} == set(range(3, 12))
+    assert all(len(set(clients)) == len(clients) <= 5 for clients in asked)
+    assert 1.5 < sum(map(len, asked)) / 40 < 3.5  # half of five
+
+
+def orders_of(run: Federation, grid: FakeGrid) -> list[Order]:
+    """A round, and the orders that went out in it."""
+    before = len(grid.sent)
+    run.step()
+    sent = grid.sent[before:]
+    return [unpack(m.content, Order) for m in sent if m.metadata.message_type == MessageType.TRAIN]
+
+
+def test_who_is_present_is_the_only_difference_to_the_simulators_sampling() -> None:
+    config = settings(sampling="uniform", rounds=6)
+    here, (there, grid) = simulation(config), whole(config)
+    for number in range(6):
+        came = sorted(here.cohorts.come(number).tolist())
+        assert sorted(c for order in orders_of(there, grid) for c in order.clients) == came
+
+
+def test_dropout_is_refused_because_nodes_drop_out_by_themselves() -> None:
+    with pytest.raises(ConfigError, match=r"--dropout 0.2 is of the in-process simulator"):
+        whole(settings(dropout=0.2))
+
+
+def test_a_setting_that_the_apps_method_does_not_use_is_refused() -> None:
+    app = {"narrowcast.task": "digits", "narrowcast.method": "static", "narrowcast.rounds": 1}
+    assert run_settings(app).method == "static"
+    with pytest.raises(ConfigError, match="--k: the method static does not use it"):
+        run_settings({**app, "narrowcast.k": 7})

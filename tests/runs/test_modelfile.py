@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from narrowcast.methods import METHODS, RoundInfo
 from narrowcast.numerics.flat import Layout
-from narrowcast.runs import modelfile
+from narrowcast.runs import make_config, modelfile, read_toml
+from narrowcast.tasks import build
 from narrowcast.wire.messages import WireError, digest
 
 D = 500
@@ -94,3 +95,17 @@ def test_a_file_that_claims_a_huge_model_allocates_nothing(tmp_path: Path) -> No
     (tmp_path / "wide").write_bytes(msgspec.msgpack.encode(wide))
     with pytest.raises(WireError):
         modelfile.load_model(tmp_path / "wide", theta0)
+
+
+V1 = {"time-varying": "46c239277a6f0b79", "fedkseed": "75f9bfb014ac9378", "powersgd": "2940a5f6f353b738"}
+
+
+@pytest.mark.parametrize("name", V1)
+def test_a_file_of_version_1_still_loads_from_the_settings_beside_it(name: str) -> None:
+    """Written when every file named the options of all methods, and fedkseed's directions were `seeds`."""
+    folder = Path(__file__).with_name("v1")
+    config = make_config(read_toml(folder / f"{name}.toml"))
+    assert config.directions == 32
+    task = build(config.task, config.task_options())
+    theta = modelfile.load_model(folder / f"{name}.narrowcast", task.theta0())
+    assert digest(theta).hex() == V1[name]

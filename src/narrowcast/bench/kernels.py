@@ -31,7 +31,7 @@ from narrowcast.subspaces.fastfood import Fastfood
 from narrowcast.subspaces.rotation import Rotation
 
 RESNET9, GPT2 = 6_570_880, 124_443_648
-Row = dict[str, Any]
+Measured = dict[str, Any]  # one line of the tables, by the keys of the JSON
 
 
 def best(call: Callable[[], Any], repeats: int = 5, seconds: float = 0.0) -> float:
@@ -46,7 +46,7 @@ def best(call: Callable[[], Any], repeats: int = 5, seconds: float = 0.0) -> flo
     return fastest
 
 
-def machine() -> Row:
+def machine() -> Measured:
     """What runs this, and its load at this moment: no names of hosts or folders."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -85,13 +85,13 @@ class CommonFastfood:
         return y
 
 
-def subspaces(sizes: list[tuple[int, int]], common: bool = True) -> Iterator[Row]:
+def subspaces(sizes: list[tuple[int, int]], common: bool = True) -> Iterator[Measured]:
     """project and add_expanded of each (D, d) over a copy, and against the common Fastfood."""
     for D, d in sizes:
         g, base, out = torch.randn(D), torch.randn(D), torch.empty(D)
         x, y = torch.randn(d), torch.empty(d)
         A, F = Rotation(D, d, 1), Fastfood(D, d, 1)
-        row: Row = {"D": D, "d": d, "copy_s": _copy(g, out)}
+        row: Measured = {"D": D, "d": d, "copy_s": _copy(g, out)}
         row["project_s"] = best(partial(A.project, g, y), seconds=1)
         row["add_expanded_s"] = best(partial(A.add_expanded, base, x, out), seconds=1)
         row["fastfood_project_s"] = best(partial(F.project, g, y), 2)
@@ -126,12 +126,12 @@ def _copy(source: Tensor, target: Tensor) -> float:
     )
 
 
-def transforms(powers: list[int]) -> Iterator[Row]:
+def transforms(powers: list[int]) -> Iterator[Measured]:
     """fwht on one thread and on all, against its view form in torch and one matrix product in sqrt blocks."""
     for m in powers:
         x = np.zeros(1 << m, np.float32)
         times = max(1, (1 << 20) >> m)
-        row: Row = {"size": 1 << m}
+        row: Measured = {"size": 1 << m}
         everything = pool.threads()
         for name, threads in (("one_core", 1), ("all_cores", everything)):
             pool.set_threads(threads)
@@ -158,7 +158,7 @@ def _by_matmul(x: Tensor) -> Tensor:
     return (Ha @ x.view(a, b) @ Hb).reshape(-1)
 
 
-def growth(D_powers: list[int], d_powers: list[int]) -> Iterator[Row]:
+def growth(D_powers: list[int], d_powers: list[int]) -> Iterator[Measured]:
     """Nanoseconds a parameter as D and d grow."""
     for D, d in [(1 << p, 1 << 14) for p in D_powers] + [(1 << max(D_powers), 1 << p) for p in d_powers]:
         A, g, base, out, x = Rotation(D, d, 1), torch.zeros(D), torch.zeros(D), torch.empty(D), torch.zeros(d)
@@ -174,7 +174,7 @@ clock = time.perf_counter(); compile_kernels(); print(time.perf_counter() - cloc
 """
 
 
-def first_call() -> Row:
+def first_call() -> Measured:
     """Seconds until the kernels answer in a new process: from numba's cache, and compiled anew."""
 
     def seconds(cache: dict[str, str]) -> float:
@@ -193,7 +193,7 @@ def first_call() -> Row:
     return {"compiled_s": cold, "cached_s": warm}
 
 
-def memory(D: int, d: int) -> Row:
+def memory(D: int, d: int) -> Measured:
     """Bytes that a call takes beyond its input and output, as NumPy tells them to tracemalloc.
 
     The kernels' own strips come on top: 50 KiB a thread.
@@ -203,7 +203,7 @@ def memory(D: int, d: int) -> Row:
         ("project", partial(A.project, g, y)),
         ("add_expanded", partial(A.add_expanded, g, x, out)),
     ]
-    row: Row = {"D": D, "d": d, "shards": A.shards}
+    row: Measured = {"D": D, "d": d, "shards": A.shards}
     for name, call in calls:
         call()  # compiled, or loaded from the cache
         tracemalloc.start()

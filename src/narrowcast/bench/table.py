@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.table import Table
 
+from narrowcast.bench.kernels import Measured
 from narrowcast.tables import plain_table
 from narrowcast.units import format_count, format_seconds
 
-Row = dict[str, Any]
 
-
-def subspaces(rows: list[Row], machine: Row) -> Table:
+def subspaces(rows: list[Measured], machine: Measured) -> Table:
     """A line an operation: seconds, over a copy of D floats, against the common Fastfood."""
     lines = []
     for row in rows:
@@ -31,7 +28,7 @@ def subspaces(rows: list[Row], machine: Row) -> Table:
     return plain_table(["", "time", "over copy", "faster than\ntorch fastfood"], lines, caption)
 
 
-def transforms(rows: list[Row]) -> Table:
+def transforms(rows: list[Measured]) -> Table:
     columns = ("one_core", "all_cores", "torch_views", "torch_matmul")
     lines = [
         [f"2^{row['size'].bit_length() - 1}", *(f"{row[f'{c}_gelem_s']:.2f}" for c in columns)]

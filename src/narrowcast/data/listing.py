@@ -13,20 +13,20 @@ from narrowcast.data.sources import SOURCES, Source
 from narrowcast.units import format_bytes
 
 
-class Row(NamedTuple):
+class Line(NamedTuple):
     name: str
     tasks: str
     what: str
     where: str
 
 
-HEAD = Row("name", "for", "what, and how large", "where it is, or how to get it")
+HEAD = Line("name", "for", "what, and how large", "where it is, or how to get it")
 
 
-def rows(root: Path | None = None) -> list[Row]:
+def rows(root: Path | None = None) -> list[Line]:
     """One a source; looked for in `root`, or without one wherever tasks look."""
     return [
-        Row(s.name, s.tasks, f"{s.what}; {format_bytes(s.size)}", _where(s, s.find(root)))
+        Line(s.name, s.tasks, f"{s.what}; {format_bytes(s.size)}", _where(s, s.find(root)))
         for s in SOURCES.values()
     ]
 
@@ -41,7 +41,7 @@ def _where(source: Source, place: Path | None) -> str:
     return f"{state}: narrowcast data {source.name} ({carried}, {format_bytes(source.package.size)})"
 
 
-def terminal(rows: list[Row]) -> list[Text]:
+def terminal(rows: list[Line]) -> list[Text]:
     """80 columns are enough for the first line of each."""
     name, tasks = (max(len(row[i]) for row in [HEAD, *rows]) + 2 for i in (0, 1))
     lines = [

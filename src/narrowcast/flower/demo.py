@@ -20,6 +20,7 @@ from narrowcast.runs import run_folder
 from narrowcast.runs.compiling import prepare_kernels
 from narrowcast.runs.interrupts import interrupts
 from narrowcast.runs.progress import RunProgress
+from narrowcast.runs.used import of_method
 
 CLIENTS = 10  # logical clients a node: they share its message, and so the engine's fixed cost
 RATES = {"uncompressed": 0.3, "fedavg": 0.2, "fedprox": 0.2}
@@ -72,9 +73,10 @@ def show(
     folder = folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     clients = CLIENTS * nodes
+    own = {name: value for name, value in {"dim": dim, "refresh": "2"}.items() if name in of_method(method)}
     settings: dict[str, object] = {
-        "task": "digits", "method": method, "dim": dim, "clients": clients, "cohort": clients,
-        "partition": "iid", "rounds": rounds, "lr": RATES.get(method, 10.0), "refresh": "2",
+        "task": "digits", "method": method, **own, "clients": clients, "cohort": clients,
+        "partition": "iid", "rounds": rounds, "lr": RATES.get(method, 10.0),
         "evaluate-every": 1, "folder": str(folder / "run"), "min-clients": clients, "timeout": 300.0,
     }  # fmt: skip
     app = write_app(folder / "app", settings)

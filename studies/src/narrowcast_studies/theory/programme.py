@@ -44,7 +44,7 @@ class Spec(msgspec.Struct, frozen=True):
     seed: int = 1
 
 
-class Row(msgspec.Struct, frozen=True):
+class Rho(msgspec.Struct, frozen=True):
     """rho of one d and kind of subspace, at theta0 and where it is worst."""
 
     kind: str
@@ -60,7 +60,7 @@ class Dimension(msgspec.Struct, frozen=True):
     title: str
     D: int
     gap: float
-    rows: list[Row]
+    rows: list[Rho]
 
 
 class Pilot(msgspec.Struct, frozen=True):
@@ -114,7 +114,7 @@ def measure(spec: Spec, problem: Problem, key: Key) -> Dimension:
                 for values, q in ((here, p), (here, 0.5), (worst, p))
             )
             floor = dimension.floor(problem.D, d, spec.delta)
-            rows.append(Row(kind, d, rho, median, bad, floor, sum(r > 0.5 for r in here)))
+            rows.append(Rho(kind, d, rho, median, bad, floor, sum(r > 0.5 for r in here)))
     return Dimension(problem.title, problem.D, problem.gap, rows)
 
 

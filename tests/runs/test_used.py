@@ -1,0 +1,139 @@
+"""A setting that was given and that nothing looks at is refused by its name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from narrowcast.cli.app import app
+from narrowcast.errors import ConfigError
+from narrowcast.methods import METHODS
+from narrowcast.runs import compare, make_config, refuse_unused, run_folder, runner
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.used import of_method, used
+from narrowcast.runs.words import arguments
+
+SHORT: dict[str, Any] = {"task": "digits", "width": 8, "rounds": 1, "cohort": 40}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"k": 5}, "--k: the method static does not use it"),
+        ({"subspaces": 2}, "--subspaces: the method static"),
+        ({"refresh": "2"}, "--refresh: the method static"),
+        ({"carry": True}, "--carry: the method static"),
+        ({"method": "uncompressed", "dim": 5}, "--dim: the method uncompressed"),
+        ({"method": "k-subspace", "refresh": "3"}, "--refresh: the method k-subspace"),
+        ({"method": "fedavg", "uplink": "f16"}, "--uplink: the method fedavg"),
+        ({"momentum": 0.5}, "--momentum: --optimiser sgd has none"),
+        ({"method": "signsgd", "momentum": 0.5}, "--momentum: the method signsgd"),
+        ({"alpha": 0.1}, "--alpha: only --partition dirichlet"),
+        ({"lora_rank": 2}, "--lora-rank: only --trainable lora"),
+        ({"data": "here"}, "--data: the task digits does not use it"),
+        ({"model": "tiny"}, "--model: the task digits"),
+        ({"task": "quadratic", "width": 50, "dim": 4, "freeze": "x"}, "--freeze: the task quadratic"),
+    ],
+)
+def test_what_nothing_uses_is_refused(given: dict[str, Any], why: str, tmp_path: Path) -> None:
+    config = make_config({**SHORT, **given})
+    with pytest.raises(ConfigError, match=why):
+        refuse_unused(given, config)
+    flags = {f"--{name.replace('_', '-')}": value for name, value in given.items() if name != "task"}
+    words = [
+        word for name, value in flags.items() for word in ([name] if value is True else [name, str(value)])
+    ]
+    done = CliRunner().invoke(
+        app, ["run", config.task, "--rounds", "1", *words, "--out", str(tmp_path / "run")]
+    )
+    assert done.exit_code == 2
+    assert why.split(":")[0] in done.output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"dim": 8}, {"method": "topk", "k": 5}, {"optimiser": "adam", "momentum": 0.5},
+        {"method": "dgc", "momentum": 0.5},
+        {"partition": "dirichlet", "alpha": 0.1}, {"trainable": "lora", "lora_rank": 2},
+        {"method": "time-varying", "refresh": "2", "carry": True}, {"local_steps": 2, "prox": 0.1},
+    ],
+)  # fmt: skip
+def test_what_is_used_is_not(given: dict[str, Any]) -> None:
+    refuse_unused(given, make_config({**SHORT, **given}))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_made_of_the_settings_that_concern_it_alone(name: str) -> None:
+    """What `used` leaves out changes nothing about the method that is built."""
+    plain = make_config({**SHORT, "method": name})
+    other: dict[str, Any] = {
+        "dim": 7, "subspaces": 3, "refresh": "5", "carry": True, "subspace": "dense", "uplink": "f16",
+        "downlink": "f16", "k": 9, "error_feedback": False, "warmup": 2, "sketch_rows": 2,
+        "sketch_columns": 5, "rank": 3, "levels": 3, "directions": 5, "epsilon": 0.5,
+        "convention": "unbiased", "optimiser": "adam",
+    }  # fmt: skip
+    for setting, value in other.items():
+        changed = make_config({**SHORT, "method": name, setting: value})
+        same = changed.build_method() == plain.build_method()
+        assert same == (setting not in of_method(name)), setting
+
+
+def test_a_resolved_configuration_is_read_as_it_is(tmp_path: Path) -> None:
+    runner.start(make_config({**SHORT, "dim": 8}), tmp_path / "run")
+    config = run_folder.load_config(tmp_path / "run")
+    given = config.model_dump(exclude_none=True)
+    assert "k" not in used(config)
+    refuse_unused(given, config)
+    again = ["run", str(tmp_path / "run" / "config.toml"), "--out", str(tmp_path / "again")]
+    done = CliRunner().invoke(app, again)
+    assert done.exit_code == 0, done.output
+
+
+FILE = """
+task = "digits"
+width = 8
+rounds = 1
+cohort = 40
+{shared}
+[[run]]
+method = "static"
+{own}
+[[run]]
+method = "uncompressed"
+lr = 0.1
+"""
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "why"),
+    [
+        ("dim = 8", "", None),  # one row uses it
+        ("k = 8", "", "c.toml: --k: the method static, uncompressed does not use it"),
+        ("", "k = 8", "run 1: --k: the method static does not use it"),
+    ],
+)
+def test_settings_of_a_file_are_refused_if_no_row_uses_them(
+    shared: str, own: str, why: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(FILE.format(shared=shared, own=own))
+    if why is None:
+        assert len(compare.load(path).configs) == 2
+        return
+    with pytest.raises(ConfigError, match=why):
+        compare.load(path)
+
+
+def test_the_words_of_a_configuration_can_leave_out_what_it_does_not_use() -> None:
+    config = make_config({**SHORT, "method": "uncompressed", "dim": 8, "lr": 0.5})
+    assert "--dim" in arguments(config)
+    assert "--dim" not in arguments(config, used(config))
+
+
+def test_older_names_of_settings_are_read() -> None:
+    config = make_config({**SHORT, "method": "fedkseed", "seeds": 12})
+    assert config.directions == 12
+    assert "seeds" not in RunConfig.model_fields
