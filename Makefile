@@ -42,7 +42,8 @@ wheels: .venv/developed
 constraints:
 	$(PYTHON) -m venv .venv-constraints
 	.venv-constraints/bin/python -m pip install --quiet 'torch==2.13.0' '.[dev]' ./studies
-	{ sed '/^[^#]/d' constraints.txt; .venv-constraints/bin/python -m pip freeze --all --exclude narrowcast --exclude narrowcast-studies; } > constraints.new
+	{ sed '/^[^#]/d' constraints.txt; .venv-constraints/bin/python -m pip freeze --all --exclude pip \
+	  --exclude narrowcast --exclude narrowcast-studies | sed 's/+cpu$$//'; } > constraints.new
 	mv constraints.new constraints.txt
 	rm -rf .venv-constraints
 
