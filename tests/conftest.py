@@ -1,5 +1,6 @@
 """Every test starts with one torch thread (two processes share the cores) and the kernels' own default."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,12 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     pool.set_threads(None)
+
+
+def pytest_collection_finish() -> None:
+    """What imports left behind stays: who collects garbage, as studies do after a run, need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 # A busy machine is no failure, and the first example may compile a kernel.

@@ -124,3 +124,11 @@ def test_the_constraints_pin_what_is_installed() -> None:
     assert not {line for line in unexpected if line.split("==")[0] in known}
     if os.environ.get("CI"):
         assert not unexpected
+
+
+@pytest.mark.xdist_group("house")
+def test_tests_that_share_something_are_kept_together(request: pytest.FixtureRequest) -> None:
+    """Real processes one after the other, and what takes seconds to make once: if xdist sees the groups."""
+    if not request.config.getoption("loadgroup", False):
+        pytest.skip("not run by several workers in groups")
+    assert request.node.nodeid.endswith("@house")

@@ -19,6 +19,7 @@ from narrowcast.rounds.training import Training
 from narrowcast.runs import checkpoints, run_folder, runner
 from narrowcast.runs.reading import make_config
 
+pytestmark = pytest.mark.xdist_group("resume")  # they share an undisturbed run
 SETTINGS = {
     "task": "digits",
     "method": "k-subspace-time-varying",

@@ -369,7 +369,8 @@ def test_a_pretrained_model_has_its_own_width(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["google-bert/no-such-model", "some/folder/that/is/not/there"])
-def test_a_model_that_is_not_there_is_told_with_what_to_do(name: str) -> None:
+def test_a_model_that_is_not_there_is_told_with_what_to_do(name: str, monkeypatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # or it tries for half a minute
     with pytest.raises(FileNotFoundError, match=r"--model DIR.*narrowcast data minilm"):
         models.classifier(TaskOptions(0, model=name), sst2.MODEL, 2)
 

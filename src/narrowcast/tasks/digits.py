@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import torch
 
@@ -17,6 +19,7 @@ WIDTH = 512
 TRAIN_TENTHS = 8
 
 
+@cache
 def load() -> tuple[Examples, Examples]:
     """(train, test), 1 437 and 360 images as (n, 64) floats, scaled by the mean and deviation of train.
 
