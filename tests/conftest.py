@@ -19,7 +19,7 @@ def threads() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What imports left behind stays: who collects garbage, as studies do after a run, need not look at it."""
+    """What imports left behind stays: collecting garbage need not look at it."""
     gc.collect()
     gc.freeze()
 

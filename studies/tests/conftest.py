@@ -1,4 +1,4 @@
-"""Runs of these tests are tiny: giving memory back after each, which walks all objects there are, is most of it."""
+"""Runs of these tests are tiny: giving memory back after each, which walks all objects, is most of it."""
 
 import pytest
 

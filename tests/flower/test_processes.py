@@ -65,7 +65,7 @@ def test_ctrl_c_ends_every_process_of_the_demo(tmp_path: Path) -> None:
     assert not any(str(tmp_path / "demo") in line for line in _processes())
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.xdist_group("flower, waiting")  # for the engine to notice: it may as well wait beside the others
 def test_a_node_killed_in_the_middle_comes_back_and_training_goes_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     app = write_app(
