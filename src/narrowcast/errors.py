@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ConfigError(ValueError):
     """A configuration that cannot be run."""
@@ -13,3 +16,12 @@ class Diverged(ArithmeticError):
 
 class Interrupted(Exception):
     """The user asked to stop; the round was finished and a checkpoint written."""
+
+
+@contextmanager
+def located(where: object) -> Iterator[None]:
+    """Say of a ConfigError where it is: in which file, in which of its rows."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None

@@ -36,7 +36,6 @@ from narrowcast.methods.base import (
     mean,
     only_block,
 )  # fmt: skip
-from narrowcast.methods.entry import About, Entry
 from narrowcast.methods.optimisers import SGD, Optimiser, State
 from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
@@ -253,70 +252,3 @@ class Intrinsic(Method[IntrinsicServer]):
 def base_is_smaller(D: int, lag: int, sigma: int) -> bool:
     """Whether base and the current Sigma (of so many bytes) take less than the lag + 1 Sigmas of the log."""
     return wire.equal_blocks_size(lag + 1, sigma) > wire.blocks_size([4 * D, sigma])
-
-
-STATIC = Entry(
-    Intrinsic,
-    About(
-        up="d numbers",
-        down="d numbers",
-        client="nothing",
-        server="d numbers, theta0",
-        formula="theta = theta0 + A Sigma;  Sigma <- Sigma - lr (d/D) (1/W) sum_w A^T v_w",
-        source="the paper, algorithm 1",
-        text="""
-K = 1, one stage: `theta = theta0 + A Sigma`. The client sends `A^T v` and is sent `Sigma`. Training never
-leaves the d-dimensional subspace through `theta0`.
-""",
-    ),
-    fixes={"subspaces": 1, "refresh": 0, "carry": False},
-)
-TIME_VARYING = Entry(
-    Intrinsic,
-    About(
-        up="d numbers",
-        down="(m+1) d numbers when m stages behind",
-        client="nothing",
-        server="d numbers a stage",
-        formula="theta = base_e + A_e Sigma_e, a new A_e every epoch",
-        source="the paper, algorithm 3",
-        text="""
-K = 1, a new A every epoch or every N rounds (`--refresh`): `theta = base_e + A_e Sigma_e`, where `base_e`
-has every finished stage folded in. E stages explore d E dimensions.
-""",
-    ),
-    fixes={"subspaces": 1},
-    defaults={"refresh": "epoch"},
-)
-K_SUBSPACE = Entry(
-    Intrinsic,
-    About(
-        up="d numbers",
-        down="d K numbers",
-        client="nothing",
-        server="d K numbers, theta0",
-        formula="theta = theta0 + sum_k A_k Sigma_k, a client uses one k",
-        source="the paper, algorithm 2",
-        text="""
-K matrices, one stage: `theta = theta0 + sum_k A_k Sigma_k`. A client uploads `A_k^T v` for the k that the
-round's key gives it, so uploads stay at d numbers while d K dimensions are explored.
-""",
-    ),
-    fixes={"refresh": 0, "carry": False},
-    defaults={"subspaces": 8},
-)
-COMBINATION = Entry(
-    Intrinsic,
-    About(
-        up="d numbers",
-        down="(m+1) d K numbers when m stages behind",
-        client="nothing",
-        server="d K numbers a stage",
-        formula="theta = base_e + sum_k A_{e,k} Sigma_{e,k}",
-        source="the paper, named there and not run",
-        text="""
-Both together: K subspaces, all of them new in every stage.
-""",
-    ),
-    defaults={"subspaces": 8, "refresh": "epoch"},
-)

@@ -16,10 +16,10 @@ _HERE = "narrowcast.methods."
 METHODS: Registry[Entry] = Registry(
     "method",
     {
-        "static": _HERE + "intrinsic:STATIC",
-        "time-varying": _HERE + "intrinsic:TIME_VARYING",
-        "k-subspace": _HERE + "intrinsic:K_SUBSPACE",
-        "k-subspace-time-varying": _HERE + "intrinsic:COMBINATION",
+        "static": _HERE + "family:STATIC",
+        "time-varying": _HERE + "family:TIME_VARYING",
+        "k-subspace": _HERE + "family:K_SUBSPACE",
+        "k-subspace-time-varying": _HERE + "family:COMBINATION",
         "uncompressed": _HERE + "uncompressed:ENTRY",
         "fedavg": _HERE + "fedavg:ENTRY",
         "fedprox": _HERE + "fedprox:ENTRY",

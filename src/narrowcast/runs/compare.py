@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from narrowcast.errors import ConfigError
+from narrowcast.errors import ConfigError, located
 from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
@@ -34,21 +34,17 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
     overrides = overrides or {}
     configs: dict[str, RunConfig] = {}
     for number, run in enumerate(runs, 1):
-        try:
+        with located(f"{path}, run {number}"):
             config = make_config({**table, **run, **overrides})
             refuse_unused(run, config)
-        except ConfigError as error:
-            raise ConfigError(f"{path}, run {number}: {error}") from None
         folder = re.sub(r"[^\w.=+-]+", "-", config.label).strip("-.") or f"run-{number}"
         if folder in configs:
             raise ConfigError(
                 f"{path}, run {number}: another run is called {config.label!r} too: give it a name"
             )
         configs[folder] = config
-    try:
+    with located(path):
         refuse_unused({**table, **overrides}, *configs.values())
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
     return Comparison(title, configs)
 
 

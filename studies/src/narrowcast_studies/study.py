@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from narrowcast.cli import give_back, keep_memory
-from narrowcast.errors import ConfigError, Interrupted
+from narrowcast.errors import ConfigError, Interrupted, located
 from narrowcast.runs import (
     Grid,
     RunConfig,
@@ -124,10 +124,8 @@ def parse(table: dict[str, Any], path: str) -> Study:
         if row.name in rows:
             raise ConfigError(f"{path}, run {number}: another row is called {row.name!r} too")
         rows[row.name] = row
-    try:
+    with located(path):
         refuse_unused(table, *(row.config for row in rows.values()))
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
     return Study(title, list(rows.values()), seeds, tuning)
 
 
@@ -137,11 +135,9 @@ def _row(where: str, shared: dict[str, Any], run: dict[str, Any]) -> Row:
         raise ConfigError(f"{where}: {', '.join(sorted(wrong))} are the study's to set")
     if "lr" not in own:
         raise ConfigError(f"{where}: needs lr, the centre of its grid")
-    try:
+    with located(where):
         config = make_config({**shared, **own, "threads": 1})
         refuse_unused(own, config)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
     settings = {k: v for k, v in own.items() if k not in ("method", "lr")}
     return Row(str(run.get("name", config.label)), config, settings)
 
