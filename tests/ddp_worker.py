@@ -1,4 +1,4 @@
-"""One worker of tests/ddp/test_ddp.py: `python ddp_worker.py PART RANK FOLDER` runs a part and saves what it saw.
+"""One worker of tests/ddp: `python ddp_worker.py PART RANK FOLDER` runs a part and saves what it saw.
 
 Two of these find each other by a file in FOLDER, so no port is taken. Comparing is left to the test.
 """
@@ -342,9 +342,9 @@ def main() -> None:
         resumable(folder, 0, save=True, kill=True)
     torch.save(resumable(folder, KILLED_AT, save=False, kill=False), folder / f"resumed-{rank}.pt")
     dist.destroy_process_group()
-    # A process that had a DDP keeps Gloo's threads after this (they are in /proc/self/task), which torch joins only
-    # with the group's last reference. One that is late on a busy machine would drop a tensor, and so ask for the GIL,
-    # while the interpreter ends: "terminate called without an active exception". So it does not end by that road.
+    # A process that had a DDP keeps Gloo's threads after this (they are in /proc/self/task): torch joins them
+    # with the group's last reference. One that is late, on a busy machine, would drop a tensor and so ask for
+    # the GIL while the interpreter ends: "terminate called without an active exception". So it ends here.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
