@@ -9,7 +9,9 @@ STUDIES := studies/pyproject.toml
 demo: .venv/installed
 	$(BIN)/narrowcast compare examples/demo.toml --out runs/demo --force
 
-test: .venv/developed lint wheels
+# While style and types are checked, the kernels are compiled: each worker of pytest would do it for itself.
+test: .venv/developed
+	@$(BIN)/python tests/golden.py & $(MAKE) --no-print-directory lint wheels; ended=$$?; wait; exit $$ended
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup
 
 test-slow: .venv/developed
@@ -71,5 +73,5 @@ format: .venv/developed
 	@touch $@
 
 clean:
-	rm -rf .venv .wheels build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info studies/src/*.egg-info
+	rm -rf .venv .wheels build studies/build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info studies/src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

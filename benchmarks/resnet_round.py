@@ -30,9 +30,12 @@ from narrowcast.tasks.torch_task import cross_entropy
 COHORT, IMAGES, DIM = 100, 5, 16_000
 PARTS = ("project", "expand", "wire", "digest", "step", "rest")
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "static": ("static", {}),
-    "time-varying": ("time-varying", {"refresh": 1}),  # a new A after every round: the dearest case
-    "k-subspace": ("k-subspace", {"subspaces": 8}),
+    "static": ("static", {"dim": DIM}),
+    "time-varying": (
+        "time-varying",
+        {"dim": DIM, "refresh": 1},
+    ),  # the dearest case
+    "k-subspace": ("k-subspace", {"dim": DIM, "subspaces": 8}),
     "uncompressed": ("uncompressed", {}),
 }
 
@@ -72,7 +75,7 @@ def measure(task: TorchTask, label: str, watch: Stopwatch, rounds: int) -> dict[
     name, options = METHODS[label]
     # One round more than is taken, so that none of them evaluates.
     plan = Plan(cohort=COHORT, lr=0.01, rounds=rounds + 1, key=1)
-    simulation = Simulation(task, method(name, dim=DIM, key=1, **options), plan)
+    simulation = Simulation(task, method(name, key=1, **options), plan)
     measured = []
     for _ in range(rounds):
         watch.take()

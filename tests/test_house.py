@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import narrowcast
-from places import ROOT
+from narrowcast.cli import app
+from places import EXPERIMENTS, ROOT
 
 SRC, STUDIES = ROOT / "src" / "narrowcast", ROOT / "studies" / "src" / "narrowcast_studies"
 ROOMS = sorted(p.parent.name for p in SRC.glob("*/__init__.pyi"))
@@ -44,7 +45,7 @@ def test_every_public_name_is_there_and_none_is_hidden_by_a_module_of_its_name(r
 
 
 def test_the_studies_use_public_names_only() -> None:
-    for path in STUDIES.rglob("*.py"):
+    for path in [*STUDIES.rglob("*.py"), *EXPERIMENTS.glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 assert not any(alias.name.startswith("narrowcast.") for alias in node.names), path
@@ -85,8 +86,7 @@ def test_an_upward_import_is_found(tmp_path: Path) -> None:
     assert re.search(r"narrowcast\.numerics\.pool -> narrowcast\.rounds\.plan", done.stdout)
 
 
-COMMANDS = ["run", "compare", "show", "methods", "export", "plan", "measure", "data", "bench", "flower",
-            "flower demo", "flower new", "reproduce", "theory", "attack"]  # fmt: skip
+COMMANDS = [*app.COMMANDS, "flower demo", "flower new", *app.STUDIES]
 COUNT = """
 import json, sys
 from narrowcast.cli.app import app

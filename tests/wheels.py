@@ -35,7 +35,7 @@ print("one round:", record.up, "bytes up,", record.down, "down")
 """
 
 
-def build(project: Path) -> Path:
+def build(project: Path, name: str) -> Path:
     """The wheel of a project, newly built: what an earlier build left would get into it."""
     shutil.rmtree(project / "build", ignore_errors=True)
     subprocess.run(
@@ -44,7 +44,8 @@ def build(project: Path) -> Path:
         check=True,
     )  # fmt: skip
     shutil.rmtree(project / "build", ignore_errors=True)
-    return max((HERE / "dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    (made,) = (HERE / "dist").glob(f"{name}-*.whl")
+    return made
 
 
 def needed(names: list[Requirement], found: dict[str, Distribution]) -> dict[str, Distribution]:
@@ -88,7 +89,8 @@ def run(program: Path, *words: str) -> str:
 
 
 def main() -> None:
-    library, studies = build(ROOT), build(ROOT / "studies")
+    shutil.rmtree(HERE, ignore_errors=True)
+    library, studies = build(ROOT, "narrowcast"), build(ROOT / "studies", "narrowcast_studies")
     python = environment(library)
     print(library.name, "and", studies.name, "are built;", run(python, "-c", ROUND).strip())
     shown = run(python, "-m", "narrowcast", "--help")

@@ -1,9 +1,10 @@
-from .errors import Diverged as Diverged
+from .numerics import FlatParameters as FlatParameters
+from .numerics import Layout as Layout
 from .methods import METHODS as METHODS
 from .methods import Method as Method
 from .methods import method as method
-from .numerics import FlatParameters as FlatParameters
-from .numerics import Layout as Layout
+from .errors import Diverged as Diverged
+from .wire import WireError as WireError
 from .rounds import Batch as Batch
 from .rounds import Plan as Plan
 from .rounds import RoundRecord as RoundRecord
@@ -21,6 +22,5 @@ from .tasks import by_class as by_class
 from .tasks import dirichlet as dirichlet
 from .tasks import iid as iid
 from .tasks import natural as natural
-from .wire import WireError as WireError
 
 __version__: str

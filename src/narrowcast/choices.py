@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 SAMPLING = ("epoch", "uniform")  # every client once an epoch, or drawn afresh
 WEIGHTING = ("clients", "examples")  # what an update weighs
 PARTITIONS = ("class", "iid", "dirichlet", "natural")  # of data into clients
@@ -12,7 +14,7 @@ DOWNLINKS = ("f32", "f16")  # of Sigma: a finished one is sent again, so it must
 ENGINES = ("here", "flower-sim")  # where clients run
 
 
-def check(name: str, value: str, choices: tuple[str, ...]) -> None:
+def check(name: str, value: str, choices: Collection[str]) -> None:
     """A ValueError that names the choices, unless the value is one of them."""
     if value not in choices:
         raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(choices)}")

@@ -11,5 +11,7 @@ import matplotlib  # noqa: E402
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.ticker import FuncFormatter  # noqa: E402
 
-__all__ = ["plt"]
+__all__ = ["Axes", "FuncFormatter", "plt"]

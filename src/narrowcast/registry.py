@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
+from narrowcast import choices
+
 T = TypeVar("T")
 
 
@@ -38,5 +40,5 @@ class Registry(Mapping[str, T], Generic[T]):
         return self[name]
 
     def check(self, name: str) -> None:
-        if name not in self:
-            raise ValueError(f"unknown {self.what} {name!r}: choose one of {', '.join(self)}")
+        """A ValueError that names those that are here, unless this is one of them."""
+        choices.check(self.what, name, self)

@@ -21,17 +21,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from narrowcast.flower.demo import write_app
-from narrowcast.flower.local_fleet import LocalFleet
-from narrowcast.flower.proxy import CountingProxy
-from narrowcast.rounds import records
-from narrowcast.rounds.records import RoundRecord
+from narrowcast.flower import CountingProxy, LocalFleet, write_app
+from narrowcast.rounds import RoundRecord, records
 from narrowcast.runs import run_folder
 
 HERE = Path(__file__).parent
 WIDE = HERE / "wide_app"
 RESULTS = HERE / "results" / "engine"
-PAGE = HERE.parent / "docs" / "flower.md"  # has the table of payload and wire
+PAGE = HERE.parents[1] / "docs" / "flower.md"  # has the table of payload and wire
 NODES = 2
 Row = dict[str, Any]
 
@@ -91,7 +88,9 @@ def wide_app(folder: Path, size: int, chunk: int | None = None, **settings: obje
     project = tomllib.loads((app / "pyproject.toml").read_text())
     config = project["tool"]["flwr"]["app"]["config"]
     config["size"] = size
-    config["narrowcast"] |= {"folder": str(folder / "run"), **settings}
+    own = {} if "method" in settings else {"method": "static", "dim": config["narrowcast"]["dim"]}
+    kept = {name: value for name, value in config["narrowcast"].items() if name not in ("method", "dim")}
+    config["narrowcast"] = {**kept, **own, "folder": str(folder / "run"), **settings}
     (app / "pyproject.toml").write_text(tomli_w.dumps(project))
     if chunk is not None:
         with (app / "app" / "__init__.py").open("a") as f:

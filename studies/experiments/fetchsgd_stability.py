@@ -17,15 +17,10 @@ from dataclasses import replace
 import torch
 
 from narrowcast.errors import Diverged
-from narrowcast.methods.fetchsgd import FetchSGD
-from narrowcast.methods.optimisers import SGD, Momentum
-from narrowcast.methods.uncompressed import Uncompressed
-from narrowcast.numerics import pool
-from narrowcast.numerics.largest import largest
-from narrowcast.numerics.sketch import CountSketch
-from narrowcast.rounds import exchange
-from narrowcast.rounds.simulator import Simulation
-from narrowcast.runs.reading import make_config
+from narrowcast.methods import SGD, FetchSGD, Momentum, Uncompressed
+from narrowcast.numerics import CountSketch, largest, pool
+from narrowcast.rounds import Simulation, exchange
+from narrowcast.runs import make_config
 from narrowcast.tasks import build
 
 ROUNDS = 240
@@ -40,12 +35,12 @@ class Quick(Simulation):
 
 def settings(D: int) -> Iterator[dict[str, float]]:
     """The published setting first, then one or two things changed at a time."""
-    published = {"lr": 0.4, "momentum": 0.9, "columns": D // 20, "k": D // 130, "printed": False}
+    published = {"lr": 0.4, "momentum": 0.9, "sketch_columns": D // 20, "k": D // 130, "printed": False}
     yield published
     for columns in (D // 20, D // 200, D // 1000):
         for printed in (True, False):
             for momentum in (0.9, 0.0):
-                yield published | {"columns": columns, "printed": printed, "momentum": momentum}
+                yield published | {"sketch_columns": columns, "printed": printed, "momentum": momentum}
     for lr in (0.1, 1.6):
         for momentum in (0.9, 0.0):
             yield published | {"lr": lr, "momentum": momentum}
@@ -57,8 +52,8 @@ def settings(D: int) -> Iterator[dict[str, float]]:
             yield published | {"k": k, "lr": lr}
     yield published | {"k": D // 650, "momentum": 0.0}
     for k in (D // 10, D // 650):
-        yield published | {"columns": D // 200, "k": k}
-        yield published | {"columns": D // 200, "k": k, "lr": 0.1}
+        yield published | {"sketch_columns": D // 200, "k": k}
+        yield published | {"sketch_columns": D // 200, "k": k, "lr": 0.1}
 
 
 def outcome(task, base, lr, method):  # type: ignore[no-untyped-def]
@@ -82,7 +77,7 @@ def cells(D: int = 118_282, steps: tuple[int, ...] = (1, 5, 10, 20)) -> None:
             first, equal, norms = e.norm().item(), 0.0, []
             for step in range(1, steps[-1] + 1):
                 found = sketch.estimate(e)
-                where = largest(found, k)
+                where = largest.largest(found, k)
                 if step == 1:
                     equal = 1 - len(found[where].abs().unique()) / k
                 e = e - sketch.sketch(torch.zeros(D).index_copy_(0, where, found[where]))
@@ -109,7 +104,7 @@ def main(name: str) -> None:
         if s not in seen:
             seen.append(s)
             rule = "subtract" if s["printed"] else "zero"
-            line = f"| 5 x {s['columns']} | {s['k']} | {s['momentum']} | {s['lr']} | {rule} |"
+            line = f"| 5 x {s['sketch_columns']} | {s['k']} | {s['momentum']} | {s['lr']} | {rule} |"
             method = FetchSGD(key=base.key, **{name: s[name] for name in s if name != "lr"})
             print(line, outcome(task, base, s["lr"], method), "|", flush=True)
     for lr in (0.1, 0.4, 1.6):

@@ -12,19 +12,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from narrowcast.cli.measure import LENGTH
-from narrowcast.measure import rules
-from narrowcast.measure.probing import Trial
-from narrowcast.measure.results import Measured, read
-from narrowcast.measure.trainers import InFolders
-from narrowcast.runs.reading import make_config
+from narrowcast.measure import LENGTH, InFolders, Measured, Trial, read_results, rules
+from narrowcast.runs import make_config
 
 HERE = Path(__file__).parent
 
 
 def main(name: str) -> None:
     results = HERE / "results" / "measure"
-    m = read(results / name / "measure.json", Measured)
+    m = read_results(results / name / "measure.json", Measured)
     trainer = InFolders(
         make_config({"task": name, **LENGTH[name]}), Path("runs") / f"measure-{name}" / "probes"
     )

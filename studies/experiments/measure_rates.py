@@ -13,11 +13,8 @@ import statistics
 import sys
 from pathlib import Path
 
-from narrowcast.cli.measure import LENGTH
-from narrowcast.measure import rules
-from narrowcast.measure.probing import Trial
-from narrowcast.measure.trainers import InFolders
-from narrowcast.runs.reading import make_config
+from narrowcast.measure import LENGTH, InFolders, Trial, rules
+from narrowcast.runs import make_config
 
 HERE = Path(__file__).parent
 SWEEPS = {  # d, rates, seeds, changes

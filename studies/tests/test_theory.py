@@ -63,7 +63,6 @@ def test_proportion_is_clopper_and_pearson(hits: int, n: int) -> None:
     low, high = proportion(hits, n, 0.95)
     assert low == pytest.approx(beta.ppf(0.05, hits, n - hits + 1) if hits else 0.0, abs=1e-9)
     assert high == pytest.approx(beta.ppf(0.95, hits + 1, n - hits) if hits < n else 1.0, abs=1e-9)
-    assert dimension.at_most(n, 0.7, hits) == pytest.approx(binom.cdf(hits, n, 0.7))
 
 
 def test_bases_are_what_they_say() -> None:

@@ -1,12 +1,14 @@
 """The command as a user meets it: runs, folders, and errors said in one sentence."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from narrowcast import extras
 from narrowcast.bench import kernels
 from narrowcast.cli.app import app
 from narrowcast.numerics import pool
@@ -317,3 +319,32 @@ def test_bench_writes_the_ratios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert row["add_expanded_over_copy"] == pytest.approx(row["add_expanded_s"] / row["copy_s"])
     slower = max(row["project_s"], row["add_expanded_s"])
     assert row["speedup_over_torch_fastfood"] == pytest.approx(row["torch_fastfood_s"] / slower)
+
+
+def test_flower_new_writes_an_app(tmp_path: Path) -> None:
+    done = narrowcast("flower", "new", tmp_path / "app")
+    assert done.exit_code == 0, done.output
+    written = {str(p.relative_to(tmp_path / "app")) for p in (tmp_path / "app").rglob("*") if p.is_file()}
+    assert {"pyproject.toml", "README.md", "app/task.py", "app/client.py", "app/server.py"} <= written
+    assert narrowcast("flower", "new", tmp_path / "app").exit_code == 2
+
+
+def test_a_comparison_without_matplotlib_has_its_table_and_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("narrowcast.plotting", "narrowcast.runs.frontier"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.delattr("narrowcast.runs.frontier", raising=False)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "matplotlib" else name)
+    (tmp_path / "c.toml").write_text(
+        'task = "quadratic"\nrounds = 1\nwidth = 50\ndim = 4\n[[run]]\nname = "one"\n'
+    )
+    done = narrowcast("compare", tmp_path / "c.toml", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "no picture: a picture needs matplotlib: pip install 'narrowcast[plots]'" in done.output
+    asked = narrowcast("show", tmp_path / "out", "--plot", tmp_path / "p.png")
+    assert asked.exit_code == 2
+    assert "narrowcast[plots]" in asked.output
+    measured = narrowcast("measure", "--quick", "--out", tmp_path / "m")
+    assert measured.exit_code == 2
+    assert "narrowcast[measure]" in measured.output

@@ -380,7 +380,7 @@ def test_the_quick_command_makes_tables_and_a_picture_and_never_repeats(
 ) -> None:
     code, said = invoke("--quick", "--out", str(tmp_path))
     assert code == 0, said
-    measured = results.read(tmp_path / "measure.json", results.Measured)
+    measured = results.read_results(tmp_path / "measure.json", results.Measured)
     assert len(measured.dims) == 2
     assert 4 < min(measured.dims) <= max(measured.dims) < 2000
     page = (tmp_path / "README.md").read_text()

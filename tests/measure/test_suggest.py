@@ -109,7 +109,7 @@ def test_the_quick_command_prints_a_run_that_runs(tmp_path: Path, monkeypatch: p
     words += ["--epochs", "3", "--width", "32", "--out", str(tmp_path)]
     done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    found = results.read(tmp_path / "suggest.json", suggest.Suggested)
+    found = results.read_results(tmp_path / "suggest.json", suggest.Suggested)
     page = (tmp_path / "suggest.md").read_text()
     assert found.command in page
     assert "--suggest --budget 30kB" in page

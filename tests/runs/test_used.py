@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from narrowcast.cli.app import app
 from narrowcast.errors import ConfigError
 from narrowcast.methods import METHODS
-from narrowcast.runs import compare, make_config, refuse_unused, run_folder, runner
+from narrowcast.runs import compare, make_config, prepare, read_toml, refuse_unused, run_folder, runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.used import of_method, used
 from narrowcast.runs.words import arguments
@@ -134,6 +134,20 @@ def test_the_words_of_a_configuration_can_leave_out_what_it_does_not_use() -> No
 
 
 def test_older_names_of_settings_are_read() -> None:
-    config = make_config({**SHORT, "method": "fedkseed", "seeds": 12})
+    given = {"method": "fedkseed", "seeds": 12}
+    config = make_config({**SHORT, **given})
     assert config.directions == 12
     assert "seeds" not in RunConfig.model_fields
+    refuse_unused(given, config)
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("v1/*.toml")), ids=lambda path: path.stem)
+def test_a_resolved_configuration_of_an_older_version_is_read_as_it_is(path: Path) -> None:
+    table = read_toml(path)
+    refuse_unused(table, make_config(table))
+
+
+def test_a_run_begun_by_an_older_version_keeps_its_identity() -> None:
+    """The run of tests/runs/v1/fedkseed.toml had this one in its checkpoint."""
+    config = make_config(read_toml(Path(__file__).with_name("v1") / "fedkseed.toml"))
+    assert prepare(config).plan.run.hex() == "f5846a948301adb8"

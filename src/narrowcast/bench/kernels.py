@@ -134,9 +134,8 @@ def transforms(powers: list[int]) -> Iterator[Measured]:
         row: Measured = {"size": 1 << m}
         everything = pool.threads()
         for name, threads in (("one_core", 1), ("all_cores", everything)):
-            pool.set_threads(threads)
-            row[f"{name}_gelem_s"] = x.size * times / best(partial(_repeat, fwht_, x, times), 5) / 1e9
-        pool.set_threads(None)
+            with pool.using(threads):
+                row[f"{name}_gelem_s"] = x.size * times / best(partial(_repeat, fwht_, x, times), 5) / 1e9
         t = torch.zeros(1 << m)
         row["torch_views_gelem_s"] = x.size / best(partial(fwht_plain, t), 2) / 1e9
         row["torch_matmul_gelem_s"] = x.size / best(partial(_by_matmul, t), 2) / 1e9

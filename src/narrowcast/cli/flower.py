@@ -18,7 +18,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="The same methods on real nodes, through Flower: write an app, or see a fleet train right here.",
 )
-TEMPLATE = Path(__file__).parent / "template"
+TEMPLATE = Path(__file__).parents[1] / "flower" / "template"
 
 
 @app.command()

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from narrowcast.cli.flags import with_run_flags
 from narrowcast.errors import ConfigError
+from narrowcast.extras import require
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config
 from narrowcast.runs.words import flag, off
@@ -18,11 +19,6 @@ from narrowcast.runs.words import flag, off
 if TYPE_CHECKING:
     from narrowcast.measure.probing import Spec, Trial
 
-# How long a run is unless the flags say so; other tasks need --epochs.
-LENGTH: dict[str, dict[str, Any]] = {
-    "digits": {"epochs": 24, "cohort": 29},
-    "mnist": {"epochs": 10, "cohort": 100, "evaluate_every": 60},
-}
 QUICK = {"rounds": 60, "cohort": 29, "evaluate_every": 10, "width": 128}
 THRESHOLD = 0.9
 REPEATS, QUICK_REPEATS = 3, 2
@@ -66,6 +62,8 @@ def measure(
     from narrowcast.cli.terminal import plain_errors
 
     with plain_errors():
+        for package in ("scipy", "matplotlib"):  # before hours of probes, not after
+            require(package, "measure", "narrowcast measure")
         console = Console()
         name = task or ("digits" if quick else None)
         if name is None:
@@ -88,6 +86,8 @@ def measure(
             "probes": probes,
         }
         words = shlex.join(["narrowcast", "measure", *([task] if task else []), *_words({**own, **flags})])
+        from narrowcast.measure.probing import LENGTH
+
         defaults = QUICK if quick else LENGTH.get(name, {})
         if flags.keys() & {"epochs", "rounds"}:  # the first of both to be reached would end a run
             defaults = {key: value for key, value in defaults.items() if key not in ("epochs", "rounds")}
@@ -161,7 +161,7 @@ def run(
         seeds = probing.conduct(trainer, spec, display.say)
     measured = probing.measured(trainer.about(), spec, seeds, config.task, settings)
     results.write(out / "measure.json", measured)
-    measured = results.read(out / "measure.json", results.Measured)
+    measured = results.read_results(out / "measure.json", results.Measured)
     write_atomically(out / "probes.csv", results.table(measured).encode())
     write_atomically(out / "README.md", tables.page(measured, command).encode())
     pictures.draw(measured, out / "measure.png")

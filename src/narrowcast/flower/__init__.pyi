@@ -1,8 +1,11 @@
-from .client import client_app as client_app
-from .mods import sizes_mod as sizes_mod
-from .node import Hosted as Hosted
-from .server import server_app as server_app
 from .settings import FleetSettings as FleetSettings
-from .strategy import NarrowcastStrategy as NarrowcastStrategy
+from .node import Hosted as Hosted
 from .tasks import LoaderTask as LoaderTask
 from .tasks import ModelTask as ModelTask
+from .strategy import NarrowcastStrategy as NarrowcastStrategy
+from .client import client_app as client_app
+from .server import server_app as server_app
+from .mods import sizes_mod as sizes_mod
+from .local_fleet import LocalFleet as LocalFleet
+from .proxy import CountingProxy as CountingProxy
+from .demo import write_app as write_app

@@ -9,13 +9,12 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from narrowcast.errors import ConfigError
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.fleet import log
 from narrowcast.flower.settings import FleetSettings, fleet_settings, run_settings
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.task import Task
-from narrowcast.runs import run_folder, runner
+from narrowcast.runs import attempts, runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.run_folder import Facts
 from narrowcast.runs.runner import Driver
@@ -48,12 +47,9 @@ def begin_or_resume(config: RunConfig, fleet: FleetSettings, driver: Driver, tas
     """The folder of the finished run."""
     folder = Path(fleet.folder)
     progress = _Progress()
-    if not run_folder.is_run(folder):
+    if not attempts.begun(folder):
         return runner.start(config, folder, progress, force=True, task=task, driver=driver)
-    if not config.agrees_with(run_folder.load_config(folder)):
-        raise ConfigError(
-            f"{folder} holds a run with other settings: choose another narrowcast.folder, or remove it"
-        )
+    attempts.agree(config, folder, "choose another narrowcast.folder, or remove it")
     log.info("going on with the run in %s", folder)
     return runner.resume(folder, progress, task=task, driver=driver)
 

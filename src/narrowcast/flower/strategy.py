@@ -26,6 +26,7 @@ from narrowcast.flower.tasks import ModelTask
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.runs.prepared import prepare
 from narrowcast.runs.reading import make_config
+from narrowcast.runs.used import refuse_unused
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -41,7 +42,8 @@ class NarrowcastStrategy(Strategy):
         self.fleet = fleet or FleetSettings()
         self.records: list[RoundRecord] = []
         self.run: Federation | None = None
-        make_config({"rounds": 1, **self.settings})  # what is wrong is said now, not in the first round
+        # What is wrong is said now, not in the first round.
+        refuse_unused(settings, make_config({"rounds": 1, **self.settings}))
 
     def start(
         self,

@@ -1,5 +1,10 @@
+from . import rules as rules
 from .library import intrinsic_dimension as intrinsic_dimension
+from .probing import LENGTH as LENGTH
+from .probing import Trial as Trial
+from .trainers import InFolders as InFolders
 from .results import Measured as Measured
+from .results import read_results as read_results
 from .searching import Found as Found
 from .searching import Interval as Interval
 from .searching import interval as interval

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from narrowcast.measure import suggest_table, tables
-from narrowcast.measure.results import Measured, read
+from narrowcast.measure.results import Measured, read_results
 from narrowcast.measure.suggest import Suggested
 
 BEGIN, END = "<!-- measure: begin -->", "<!-- measure: end -->"
@@ -23,11 +23,11 @@ def generated(results: Path, seen: str) -> str:
     """A section for every measurement and every suggestion in the folder, with the command that made it."""
     parts = []
     for path in sorted(results.glob("*/measure.json")):
-        measured, name = read(path, Measured), path.parent.name
+        measured, name = read_results(path, Measured), path.parent.name
         parts += [f"## {_title(measured)}", f"`{_command(path.parent / 'README.md')}`"]
         parts += [tables.markdown(measured, f"{seen}{name}/", "###").strip(), tables.stated(measured)]
     for path in sorted(results.glob("*/suggest.json")):
-        suggested = read(path, Suggested)
+        suggested = read_results(path, Suggested)
         parts += [f"## {suggested.task}: what to run with so many bytes"]
         parts += [f"`{_command(path.with_suffix('.md'))}`", suggest_table.markdown(suggested).strip()]
     return "\n\n".join(parts) + "\n"
@@ -38,5 +38,5 @@ def _title(m: Measured) -> str:
 
 
 def _command(page: Path) -> str:
-    """The command at the top of a page."""
-    return page.read_text().split("`")[1]
+    """The command at the top of a page, for where results are now: some were written before they moved."""
+    return page.read_text().split("`")[1].replace("--out experiments/", "--out studies/experiments/")

@@ -6,10 +6,8 @@ import math
 import statistics
 from pathlib import Path
 
-from matplotlib.axes import Axes
-
 from narrowcast.measure.results import Measured
-from narrowcast.plotting import plt
+from narrowcast.plotting import Axes, plt
 from narrowcast.runs.style import FAMILY
 
 MARKERS = "os^Dv<>pPX"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -17,6 +17,11 @@ from narrowcast.measure.results import Baseline, Measured, Probe, Seed, Trained
 from narrowcast.measure.searching import search
 
 UNCOMPRESSED = "uncompressed"
+# How long a run is unless its user says so; other tasks need a length.
+LENGTH: dict[str, dict[str, Any]] = {
+    "digits": {"epochs": 24, "cohort": 29},
+    "mnist": {"epochs": 10, "cohort": 100, "evaluate_every": 60},
+}
 FAMILY = ("static", "time-varying", "k-subspace", "k-subspace-time-varying")
 RETRIES = 2  # smaller rates for a run that diverged: a rate too large says nothing about d
 Say = Callable[[str], None]

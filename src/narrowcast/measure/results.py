@@ -96,7 +96,7 @@ def write(path: Path, value: msgspec.Struct) -> None:
     write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
 
 
-def read(path: Path, kind: type[T]) -> T:
+def read_results(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except msgspec.DecodeError as error:

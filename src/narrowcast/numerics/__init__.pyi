@@ -1,4 +1,5 @@
 from . import keyed as keyed
+from . import largest as largest
 from . import pool as pool
 from .flat import FlatParameters as FlatParameters
 from .flat import Layout as Layout

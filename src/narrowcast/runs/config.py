@@ -183,9 +183,8 @@ class RunConfig(BaseModel):
     @field_validator(*CHOICES)
     @classmethod
     def _known(cls, value: str | None, info: ValidationInfo) -> str | None:
-        known = CHOICES[str(info.field_name)]
-        if value is not None and value not in known:
-            raise ValueError(f"unknown {info.field_name} {value!r}: choose one of {', '.join(known)}")
+        if value is not None:
+            choices.check(str(info.field_name), value, CHOICES[str(info.field_name)])
         return value
 
     @field_validator("refresh", mode="before")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
-
-from narrowcast.plotting import plt
+from narrowcast.plotting import Axes, FuncFormatter, plt
 from narrowcast.runs.style import STYLE
 from narrowcast.runs.summary import Summary
 from narrowcast.units import format_bytes, format_count

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import tomli_w
 from torch import Tensor
 
 from narrowcast.methods.base import Method
 from narrowcast.numerics import pool
 from narrowcast.rounds import exchange
 from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.sampling import Cohorts
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.task import Task
-from narrowcast.runs.config import RunConfig
-from narrowcast.runs.run_folder import to_toml
+from narrowcast.runs.config import RENAMED, RunConfig
 from narrowcast.tasks.table import build
 from narrowcast.wire import messages as wire
 
@@ -32,7 +33,7 @@ class Prepared:
     plan: Plan  # names the run
 
     @property
-    def cohorts(self) -> Any:
+    def cohorts(self) -> Cohorts:
         return self.plan.cohorts(len(self.task.clients))
 
     @property
@@ -59,5 +60,12 @@ def prepare(config: RunConfig, task: Task | None = None) -> Prepared:
             "threads": config.threads or (1 if theta0.numel() < SMALL_MODEL else pool.default_threads()),
         }
     )
-    run = exchange.run_id(to_toml(config) + wire.digest(theta0))
+    run = exchange.run_id(_description(config) + wire.digest(theta0))
     return Prepared(config, task, theta0, method, replace(plan, run=run))
+
+
+def _description(config: RunConfig) -> bytes:
+    """The settings as the first version wrote them: a run that was begun then has its identity from that."""
+    older = {new: old for old, new in RENAMED.items()}
+    settings = config.model_dump(exclude_none=True)
+    return tomli_w.dumps({older.get(name, name): value for name, value in settings.items()}).encode()

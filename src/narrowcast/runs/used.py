@@ -7,12 +7,14 @@ from dataclasses import fields
 
 from narrowcast.errors import ConfigError
 from narrowcast.methods.table import METHODS
-from narrowcast.runs.config import RunConfig
+from narrowcast.runs.config import RENAMED, RunConfig
 from narrowcast.runs.words import flag
 from narrowcast.tasks.table import SETTINGS
 
 # The settings of a run that an option of a method stands for, where they are not just one of the same name.
 STANDS_FOR = {"unbiased": ("convention",), "optimiser": ("optimiser", "momentum"), "key": (), "clients": ()}
+# What only a run itself fills in, in its folder's table; no reader of it needs more to know one.
+RESOLVED = {"clients", "cohort", "evaluate_every", "local_steps", "prox", "threads"}
 OF_EVERY_RUN = {"task", "method", "name", "seed", "engine", "threads"}
 
 
@@ -37,6 +39,8 @@ def _matters(name: str, config: RunConfig) -> bool:
     match name:
         case "momentum":
             return config.optimiser != "sgd" or "momentum" in METHODS[config.method].options
+        case "dropout":
+            return config.engine == "here"
         case "alpha":
             return config.partition == "dirichlet"
         case "lora_rank" | "lora_alpha":
@@ -48,17 +52,13 @@ def _matters(name: str, config: RunConfig) -> bool:
 def refuse_unused(given: Collection[str], *configs: RunConfig) -> None:
     """A ConfigError for settings that were given and that none of these runs uses.
 
-    A table that names every setting is a resolved one, as a run's folder has it: it is read as it is.
+    A resolved table, as a run's folder has it, names them all: it is read as it is.
     """
-    if _resolved(given):
+    if set(given) >= RESOLVED:
         return
     looked_at = set[str]().union(*map(used, configs))
-    if strange := sorted(name for name in given if name not in looked_at):
+    if strange := sorted(name for name in given if RENAMED.get(name, name) not in looked_at):
         raise ConfigError("\n".join(f"{flag(name)}: {_why(name, configs)}" for name in strange))
-
-
-def _resolved(given: Collection[str]) -> bool:
-    return all(name in given for name, field in RunConfig.model_fields.items() if field.default is not None)
 
 
 def _why(name: str, configs: Iterable[RunConfig]) -> str:
@@ -67,6 +67,8 @@ def _why(name: str, configs: Iterable[RunConfig]) -> str:
         match name:
             case "momentum" if "optimiser" in of_method(config.method):
                 return "--optimiser sgd has none: choose momentum or adam"
+            case "dropout":
+                return f"of --engine {config.engine} clients drop out by themselves"
             case "alpha":
                 return "only --partition dirichlet has one"
             case "lora_rank" | "lora_alpha":

@@ -1,11 +1,11 @@
 from .base import Subspace as Subspace
 from .base import SubspaceSpec as SubspaceSpec
 from .base import add_family as add_family
-from .dense import Dense as Dense
-from .fastfood import Fastfood as Fastfood
-from .rotation import Grouping as Grouping
-from .rotation import Rotation as Rotation
 from .table import KINDS as KINDS
 from .table import make as make
 from .table import subspace as subspace
+from .rotation import Grouping as Grouping
+from .rotation import Rotation as Rotation
+from .fastfood import Fastfood as Fastfood
+from .dense import Dense as Dense
 from .warm import compile_kernels as compile_kernels

@@ -1,5 +1,3 @@
-from .formats import Format as Format
-from .formats import FormatError as FormatError
 from .messages import FORMAT_VERSION as FORMAT_VERSION
 from .messages import Block as Block
 from .messages import Message as Message
@@ -12,4 +10,6 @@ from .messages import encode as encode
 from .messages import number as number
 from .messages import payload as payload
 from .messages import u32 as u32
+from .formats import Format as Format
+from .formats import FormatError as FormatError
 from .table import FORMATS as FORMATS

@@ -142,12 +142,6 @@ def _row(where: str, shared: dict[str, Any], run: dict[str, Any]) -> Row:
     return Row(str(run.get("name", config.label)), config, settings)
 
 
-def folder_of(config: RunConfig) -> str:
-    """The name of a run's folder: what a reader looks for, and a digest of every setting."""
-    part = "tune" if config.validation else "test"
-    return f"{config.method}-{part}-lr{config.lr:g}-s{config.seed}-{config.digest()}"
-
-
 def follow(study: Study, row: Row, attempt: Attempt, began: Began, tune_only: bool = False) -> Outcome:
     """Tune the row, then run it over the seeds, at lower rates while any of them goes wrong."""
     trials: dict[float, float] = {}
@@ -226,7 +220,7 @@ def conduct(
             return held[name]
 
         def attempt(config: RunConfig) -> Path | None:
-            with hold(folder_of(config)):
+            with hold(attempts.folder_of(config)):
                 return _attempt(row, config, out, run, tell)
 
         def began(config: RunConfig) -> Metrics:
@@ -261,7 +255,7 @@ def conduct(
 
 
 def _attempt(row: Row, config: RunConfig, out: Path, run: attempts.Run, tell: Say) -> Path | None:
-    folder = out / folder_of(config)
+    folder = out / attempts.folder_of(config)
     known = attempts.outcome(folder) is not None
     started = time.monotonic()
     ended = attempts.attempt(config, folder, run)
@@ -285,7 +279,7 @@ def collect(study: Study, out: Path) -> tuple[list[Outcome], list[str]]:
     """(what became of the rows that are complete, the names of the others), from the folders alone."""
 
     def known(config: RunConfig) -> Path | None:
-        folder = out / folder_of(config)
+        folder = out / attempts.folder_of(config)
         if attempts.outcome(folder) is None:
             raise _NotRun(folder)
         return folder if attempts.attempt(config, folder) else None

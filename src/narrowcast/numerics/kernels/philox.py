@@ -62,7 +62,7 @@ def fill_words(start, stop, out, first, stream, k0, k1):
 
 @njit(nogil=True, cache=True)
 def fill_derived(start, stop, out, purpose, a0, a1, b, k0, k1):
-    """out[i] = the key derived for (purpose, a, b[i]): `random.derive` for many b."""
+    """out[i] = the key derived for (purpose, a, b[i]): `keyed.derive` for many b."""
     for i in range(start, stop):
         w = philox(purpose, a0, a1, uint32(b[i]), k0, k1)
         out[i] = uint64(w[0]) | uint64(w[1]) << uint64(32)

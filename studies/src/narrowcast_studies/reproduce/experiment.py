@@ -1,10 +1,10 @@
-"""An experiment: a file experiments/NAME.toml with a study for each scale, and the pictures to draw of it.
+"""An experiment: a file studies/experiments/NAME.toml with a study for each scale, and pictures to draw.
 
 title = "..."
 about = "..."                 what its clients hold and how they come, for the page of results; or left out
 [[figure]]                    kind = "frontier", "curves" or "lines", see `figures`
 [[claim]], [[published]]      what is to be judged, and the paper's own rows, see `claims`
-[small]                       a study (see `narrowcast.study`) that this machine can run
+[small]                       a study (see `narrowcast_studies.study`) that this machine can run
 [paper]                       the same with the paper's own settings
 """
 

@@ -9,10 +9,11 @@ with a confidence that holds whatever the distribution of r.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import torch
+from scipy.stats import binom, binomtest
 from torch import Tensor
 
 from narrowcast.numerics import Key, Purpose, keyed
@@ -72,23 +73,11 @@ def floor(D: int, d: int, delta: float) -> float:
     return max(0.0, 1.0 - d / (D * (1.0 - delta)))
 
 
-def at_most(n: int, p: float, k: int) -> float:
-    """P(Binomial(n, p) <= k)."""
-    if k < 0 or p >= 1:
-        return float(k >= n)
-    logs = [
-        math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * math.log(p)
-        + (n - i) * math.log1p(-p)
-        for i in range(min(k, n) + 1)
-    ] if p > 0 else [0.0]  # fmt: skip
-    return min(1.0, math.fsum(map(math.exp, logs)))
-
-
 def quantile(values: Sequence[float], p: float, confidence: float = 0.95) -> Quantile:
     """The p-quantile; the k-th smallest is above it with probability P(Binomial(n, p) <= k - 1) or more."""
     ordered, n = sorted(values), len(values)
-    high = next((k for k in range(1, n + 1) if at_most(n, p, k - 1) >= confidence), None)
-    low = next((k for k in range(n, 0, -1) if 1 - at_most(n, p, k - 1) >= confidence), None)
+    high = next((k for k in range(1, n + 1) if float(binom.cdf(k - 1, n, p)) >= confidence), None)
+    low = next((k for k in range(n, 0, -1) if float(binom.sf(k - 1, n, p)) >= confidence), None)
     if high is None or low is None:
         raise ValueError(
             f"{n} draws cannot bound the {p:g}-quantile with confidence {confidence:g}: take more draws"
@@ -98,15 +87,5 @@ def quantile(values: Sequence[float], p: float, confidence: float = 0.95) -> Qua
 
 def proportion(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Clopper and Pearson: two bounds of a probability, each right with the stated confidence."""
-    low = _root(lambda p: 1 - at_most(n, p, hits - 1), 1 - confidence) if hits else 0.0
-    high = 1 - _root(lambda p: 1 - at_most(n, p, n - hits - 1), 1 - confidence) if hits < n else 1.0
-    return low, high
-
-
-def _root(rising: Callable[[float], float], target: float) -> float:
-    """p with rising(p) = target, by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) < target else (low, middle)
-    return low
+    found = binomtest(hits, n).proportion_ci(2 * confidence - 1, method="exact")
+    return float(found.low), float(found.high)
