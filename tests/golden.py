@@ -1,7 +1,7 @@
 """Golden digests: short runs of every method, kind of A, road and driver, as bytes and bits of one commit.
 
-`python tests/golden.py --write` makes golden.json anew: only where a change of bytes or bits is meant. Without
---write it runs them all the same, and so compiles every kernel that there is.
+`python tests/golden.py --write` makes golden.json anew: only where a change of bytes or bits is meant.
+Without --write it runs them all the same, and so compiles every kernel that there is.
 """
 
 from __future__ import annotations
