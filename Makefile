@@ -9,10 +9,11 @@ STUDIES := studies/pyproject.toml
 demo: .venv/installed
 	$(BIN)/narrowcast compare examples/demo.toml --out runs/demo --force
 
-# While style and types are checked, the kernels are compiled: each worker of pytest would do it for itself.
+# While style and types are checked, the kernels are compiled: each worker of pytest would do it for itself. Of the
+# four workers two wait for Flower's processes most of the time.
 test: .venv/developed
 	@$(BIN)/python tests/golden.py & $(MAKE) --no-print-directory lint wheels; ended=$$?; wait; exit $$ended
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup
 
 test-slow: .venv/developed
 	$(BIN)/python -m pytest -m slow --durations 20

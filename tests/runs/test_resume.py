@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import tomli_w
 import torch
 
 from narrowcast.methods import METHODS
@@ -158,7 +159,7 @@ def test_lost_and_damaged_private_state_is_begun_anew_and_counted(
 def test_an_interrupt_finishes_the_round_and_says_how_to_go_on(undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "narrowcast", "run", str(tmp_path / "c.toml"), "--out", str(folder)]
-    (tmp_path / "c.toml").write_bytes(run_folder.to_toml(make_config(SETTINGS)))
+    (tmp_path / "c.toml").write_text(tomli_w.dumps(SETTINGS))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
