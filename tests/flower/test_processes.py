@@ -31,13 +31,13 @@ def theta_of(folder: Path, settings: dict[str, object]) -> torch.Tensor:
 
 @pytest.mark.xdist_group("flower")
 def test_the_demo_with_tls_trains_and_ends_every_process(tmp_path: Path) -> None:
-    words = [COMMAND, "flower", "demo", "--tls", "--rounds", "2", "--dim", "128", "--out", tmp_path / "demo"]
+    words = [COMMAND, "flower", "demo", "--tls", "--rounds", "1", "--dim", "128", "--out", tmp_path / "demo"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     for expected in ("payload:", "on the wire:", "time-varying d=128", "with TLS and keys"):
         assert expected in done.stdout
     done_records = records.read(tmp_path / "demo/run/records.jsonl")
-    assert [r.clients for r in done_records] == [20, 20]
+    assert [r.clients for r in done_records] == [20]
     assert not any(str(tmp_path / "demo") in line for line in _processes())
 
 
