@@ -23,7 +23,7 @@ def export(
     """Rebuild the full weights of a run, bit for bit the server's: a torch state_dict, or a folder."""
     import torch
 
-    from narrowcast.runs import runner
+    from narrowcast.runs import run_folder, runner
 
     with plain_errors():
         if to.exists() and not force:
@@ -37,5 +37,5 @@ def export(
         else:
             raise ConfigError(f"{to} is no file name with a suffix: choose --to {to}.pt")
         made = sum(file.stat().st_size for file in ([to] if to.is_file() else to.iterdir()))
-        size = (run / "model.narrowcast").stat().st_size
+        size = (run / run_folder.MODEL).stat().st_size
         console.print(f"{size:,} bytes of model became {made:,} bytes of weights: {to}", highlight=False)

@@ -16,11 +16,13 @@ def show(
     markdown: Annotated[bool, typer.Option("--markdown", help="print the table as Markdown")] = False,
 ) -> None:
     """Print the table again from the folders alone."""
+    from narrowcast.runs import run_folder
+
     with plain_errors():
         folders = []
         for path in runs:
-            below = sorted(p.parent for p in path.glob("*/facts.json"))
-            folders += [path] if (path / "facts.json").is_file() or not below else below
+            below = sorted(p.parent for p in path.glob(f"*/{run_folder.FACTS}"))
+            folders += [path] if run_folder.is_run(path) or not below else below
         show_runs(folders, markdown)
         if plot:
             draw_runs(folders, plot)

@@ -94,10 +94,10 @@ class InFolders:
 
     def _read(self, folder: Path, target: float | None) -> Trained | None:
         """What became of a run, from its folder; None: it is to be begun, or gone on with."""
-        if not attempts.begun(folder) or not (folder / "records.jsonl").is_file():
+        if not attempts.begun(folder) or not (folder / run_folder.RECORDS).is_file():
             return None
         facts = run_folder.load_facts(folder)
-        curve = [*records.curve(records.read(folder / "records.jsonl"), facts.metric).items()]
+        curve = [*records.curve(records.read(folder / run_folder.RECORDS), facts.metric).items()]
         curve, how = cut(curve, facts.rounds, target, facts.higher_is_better)
         ended = attempts.outcome(folder)
         if how is None and ended is None:

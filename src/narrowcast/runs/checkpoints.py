@@ -11,6 +11,7 @@ import torch
 
 from narrowcast import files
 from narrowcast.rounds.training import Training
+from narrowcast.runs.run_folder import CHECKPOINT
 
 COSTS = 10.0  # times what one took, before the next: a model or clients' states may be gigabytes
 
@@ -42,5 +43,5 @@ class Checkpoints:
         files.sync(self.log)
         buffer = io.BytesIO()
         torch.save({"run": self.run.hex(), "simulation": state}, buffer)
-        files.write_atomically(self.folder / "checkpoint.pt", buffer.getbuffer())
+        files.write_atomically(self.folder / CHECKPOINT, buffer.getbuffer())
         self.training.settle(state)

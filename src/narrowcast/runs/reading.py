@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from narrowcast.errors import ConfigError
 from narrowcast.runs.config import RunConfig
+from narrowcast.runs.words import flag
 
 
 def make_config(values: dict[str, Any]) -> RunConfig:
@@ -24,11 +25,11 @@ def _explain(error: Any) -> str:
     message: str = error["msg"].removeprefix("Value error, ")
     if not error["loc"]:
         return message
-    flag = "--" + str(error["loc"][0]).replace("_", "-")
+    named = flag(str(error["loc"][0]))
     if error["type"] == "extra_forbidden":
-        return f"{flag}: there is no such setting"
+        return f"{named}: there is no such setting"
     got = "" if "got" in message or error["type"] == "missing" else f", got {error['input']!r}"
-    return f"{flag}: {message}{got}"
+    return f"{named}: {message}{got}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Compression:
 
 def summarise(folder: Path) -> Summary:
     facts = run_folder.load_facts(folder)
-    path = folder / "records.jsonl"
+    path = folder / run_folder.RECORDS
     return _summary(folder, facts, records.read(path) if path.is_file() else [])
 
 
