@@ -203,6 +203,21 @@ def test_a_node_that_comes_back_under_another_id_takes_its_clients_over() -> Non
     assert (record.clients, record.dropped) == (12, {})
 
 
+def test_a_slow_node_is_asked_once_in_the_time_that_a_round_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second query beside the first would be answered with what the node had before the round between them."""
+    clock = [0.0]
+    monkeypatch.setattr(fleet.time, "monotonic", lambda: clock[0])
+    config = settings(cohort=12)
+    grid = FakeGrid(client_app(config=config), 12)
+    grid.fault = lambda node, message: None if node == 103 else message
+    looking = federation(config, grid, FleetSettings(timeout=600.0)).fleet
+    asks = []
+    for clock[0] in (0.0, 130.0, 599.0, 601.0):
+        looking.look()
+        asks.append(sum(message.metadata.dst_node_id == 103 for message in grid.sent))
+    assert asks == [1, 1, 1, 2]
+
+
 def test_two_nodes_cannot_be_the_same_client(caplog: pytest.LogCaptureFixture) -> None:
     run, grid = whole(settings(cohort=12))
     run.step()

@@ -60,7 +60,7 @@ class Federation(Training):
                 f"--dropout {plan.dropout:g} is of the in-process simulator: nodes drop out by themselves"
             )
         self.settings = settings
-        self.fleet = Fleet(grid, plan.run)
+        self.fleet = Fleet(grid, plan.run, settings.timeout)
         self.counted: dict[int, int] = {}  # client -> the last round in which its update was counted
         self._digest0 = wire.digest(self.theta0)
         self._asked: Asked

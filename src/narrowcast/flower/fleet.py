@@ -1,7 +1,8 @@
 """Who is there: which node hosts which clients, and what version of the model it has.
 
 A node is asked once, when the engine first lists it, and again after it failed to answer; until its reply is
-in, it is given no work. Asking never holds a round up.
+in, it is given no work. Asking never holds a round up. A node that is slow is not asked a second time: the two
+would be answered side by side, and the later end would put back what the node had at the earlier beginning.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from narrowcast.wire.messages import WireError
 
 log = logging.getLogger("flwr")  # Flower's own: it reaches the user's terminal
 POLL_SECONDS = 0.5
-ASK_SECONDS = 120.0  # before a node that did not reply is asked again
 
 
 @dataclass
@@ -30,8 +30,9 @@ class Member:
 
 
 class Fleet:
-    def __init__(self, grid: Grid, run: bytes) -> None:
+    def __init__(self, grid: Grid, run: bytes, patience: float) -> None:
         self.grid, self.run = grid, run
+        self.patience = patience  # seconds before a node that did not reply is asked again
         self.members: dict[int, Member] = {}  # by node id
         self.host: dict[int, int] = {}  # client -> node id
         self._asked: dict[str, tuple[int, float]] = {}  # message id -> (node, when)
@@ -52,13 +53,13 @@ class Fleet:
         self._asked = {
             i: (node, when)
             for i, (node, when) in self._asked.items()
-            if node in listed and now - when < ASK_SECONDS
+            if node in listed and now - when < self.patience
         }
         waiting = {node for node, _ in self._asked.values()}
         new = sorted(listed - set(self.members) - waiting)
         if new:
             asks = [
-                Message(pack(Ask(self.run)), node, MessageType.QUERY, ttl=2 * ASK_SECONDS) for node in new
+                Message(pack(Ask(self.run)), node, MessageType.QUERY, ttl=self.patience) for node in new
             ]
             for node, sent in zip(new, self.grid.push_messages(asks), strict=True):
                 self._asked[sent] = node, now
