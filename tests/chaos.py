@@ -34,7 +34,7 @@ from narrowcast.methods import METHODS
 from narrowcast.runs import modelfile, run_folder
 from narrowcast.tasks import build
 
-NODES, CLIENTS, ROUNDS = 3, 6, 6
+NODES, CLIENTS, ROUNDS = 3, 6, 8
 STATEFUL = [name for name in METHODS if made(name).stateful]
 
 
@@ -64,14 +64,17 @@ def chaos(method: str, kind: str, dice: random.Random, folder: Path) -> str:
             fleet.register(keys[part])
         nodes = [start(part) for part in range(NODES)]
         submitted, own = fleet.run(app(folder, **how)), folder / "app"
-        soon = time.monotonic() + dice.uniform(15, 40)
+        wanted, soon = dice.choice((2, 3)), 0.0  # rounds of a life: a shorter one might end where it began
         while not run_folder.finished(run):
             time.sleep(0.2)
             if kind == "server" and submitted.poll() is not None and not run_folder.finished(run):
                 submitted = fleet.run(own)  # the run went down with its SuperLink
-            if time.monotonic() < soon or not rounds(run):
+            if rounds(run) < wanted:
                 continue
-            kills, soon = kills + 1, time.monotonic() + dice.uniform(15, 40)
+            soon = soon or time.monotonic() + dice.uniform(0, 10)  # at any moment of the round
+            if time.monotonic() < soon:
+                continue
+            kills, wanted, soon = kills + 1, rounds(run) + dice.choice((2, 3)), 0.0
             if kind == "server":
                 fleet.kill(fleet.superlink)
                 _until_free(run)
