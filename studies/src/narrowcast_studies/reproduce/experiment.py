@@ -25,7 +25,7 @@ from narrowcast_studies.reproduce.claims import Claim, Published
 from narrowcast_studies.study import Study
 
 FOLDER = Path("studies") / "experiments"
-SCALES = ("small", "paper")
+SCALES = ("small", "medium", "paper")
 SMOKE_ROUNDS = 2
 
 
