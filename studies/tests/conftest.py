@@ -2,10 +2,10 @@
 
 import pytest
 
-from narrowcast_studies import study, untrained
+from narrowcast_studies import conducting, untrained
 
 
 @pytest.fixture(autouse=True)
 def _nothing_to_give_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (study, untrained):
+    for module in (conducting, untrained):
         monkeypatch.setattr(module, "give_back", lambda: None)

@@ -110,8 +110,12 @@ def test_an_experiment_runs_once_and_its_results_come_from_the_folders(clone: Pa
         "README.md", "results.csv", "runs.jsonl", "frontier.png", "curves.png", "lines.png",
     }  # fmt: skip
     runs = [json.loads(line) for line in (results / "runs.jsonl").read_text().splitlines()]
-    assert [(r["row"], r["seed"]) for r in runs][:2] == [("static d=16", 0), ("static d=16", 1)]
-    assert all(r["seconds"] >= 0 and r["commit"] and r["config"]["method"] and r["curve"] for r in runs)
+    tuned, final = ([r for r in runs if r["config"]["validation"] == kind] for kind in (True, False))
+    assert [(r["row"], r["seed"]) for r in final][:2] == [("static d=16", 0), ("static d=16", 1)]
+    assert len(tuned) >= 9  # three rates a row
+    assert {r["seed"] for r in tuned} == {100}
+    assert all(r["seconds"] >= 0 and r["commit"] and r["config"]["method"] for r in runs)
+    assert all(r["curve"] and not r["diverged"] for r in final)
     page = (results / "README.md").read_text()
     assert "narrowcast reproduce tiny" in page
     tall = {p.stem: struct.unpack(">II", p.read_bytes()[16:24])[1] for p in results.glob("*.png")}

@@ -81,7 +81,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "studies/experiments/later.toml").write_text(FILE)
     rows = [
         "static d=16,static,dim=16,5.0,,15.1,0.1,0,100,100,10,10,10,1.0,15.0 15.2",
-        "Top-K,topk,,0.3,0.9:1,17.1,0.0,0,100,900,10,1.1,2.0,1.0,17.1 17.1",
+        "Top-K,topk,,0.1,0.3:1,17.1,0.0,0,100,900,10,1.1,2.0,1.0,17.1 17.1",
         "uncompressed,uncompressed,,0.3,,14.9,0.1,0,1000,1000,1,1,1,1.0,14.8 15.0",
     ]
     (results / "results.csv").write_text("\n".join([",".join(COLUMNS.split()), *rows]) + "\n")
