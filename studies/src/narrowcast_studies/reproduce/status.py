@@ -41,10 +41,16 @@ class Pace:
         """What a run should take; nan: there is nothing to tell it by."""
         every = [run for runs in self._runs.values() for run in runs]
         runs = _timed(self._runs.get(row, [])) or _timed(every)
-        epochs = sum(run.epochs for run in runs)
+        epochs = sum(run.epochs * _share(run.tuning) for run in runs)
         if not epochs:
             return math.nan
-        return _epochs(config, runs) * sum(run.seconds for run in runs) / epochs
+        asked = _epochs(config, runs) * _share(config.validation)
+        return asked * sum(run.seconds for run in runs) / epochs
+
+
+def _share(tuning: bool) -> float:
+    """Of the training set: a tuning run leaves a tenth of it out."""
+    return 0.9 if tuning else 1.0
 
 
 def _timed(runs: Sequence[Ran]) -> list[Ran]:
