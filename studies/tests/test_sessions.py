@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 import re
 import shutil
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -13,6 +15,7 @@ from typing import ClassVar
 import pytest
 from typer.testing import CliRunner
 
+from narrowcast import files
 from narrowcast.cli.app import app
 from narrowcast.errors import Interrupted
 from narrowcast.runs import RunConfig, attempts, run_folder, runner
@@ -274,6 +277,31 @@ def test_a_process_that_is_cut_goes_on_from_its_checkpoint(clone: Path) -> None:
     assert Ledger(Path("runs")).going(config) == Going(rounds, 60_000, pytest.approx(0, abs=60))
     runner.resume(folder, until=lambda: True)
     assert len((folder / "records.jsonl").read_text().splitlines()) == rounds + 1
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["here", "in a process of its own"])
+def test_a_study_that_is_asked_to_stop_does_so_within_a_round(
+    clone: Path, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row at a time: the run in this process, or the one that it started, writes a checkpoint."""
+    long = FILE.replace("epochs = 1\nmost = 3", "epochs = 20000\nmost = 3").replace("= 2\n", "= 20000\n", 1)
+    Path("studies/experiments/tiny.toml").write_text(long)
+
+    def ask() -> None:
+        while not list(Path("runs").glob("*/*/records.jsonl")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    result = CliRunner().invoke(app, ["reproduce", "tiny", *(["--stop-after", "1h"] if own else [])])
+    asking.join()
+    assert result.exit_code == 130
+    assert "stopped. Go on with: narrowcast reproduce tiny --scale small" in result.output
+    (folder,) = Path("runs/tiny-small").glob("static-*")
+    assert (folder / "checkpoint.pt").is_file()
+    with files.locked(folder):  # nobody works there any more
+        assert 0 < len((folder / "records.jsonl").read_text().splitlines()) < 60_000
 
 
 def test_when_the_time_is_over_nothing_is_begun(clone: Path) -> None:

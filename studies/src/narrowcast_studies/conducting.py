@@ -104,7 +104,10 @@ def conduct(
     keep_memory()  # before there are threads
     pool = ThreadPoolExecutor(jobs)
     try:
-        for future in [pool.submit(one, row) for row in chosen]:
+        if jobs == 1:  # in this thread: a run here stops when the process is asked to
+            for row in chosen:
+                one(row)
+        for future in [pool.submit(one, row) for row in chosen if jobs > 1]:
             future.result()
     except BaseException:
         halted.set()

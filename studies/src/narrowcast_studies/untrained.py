@@ -9,7 +9,7 @@ import msgspec
 
 from narrowcast import files
 from narrowcast.cli import give_back
-from narrowcast.runs import RunConfig
+from narrowcast.runs import RunConfig, using_threads
 from narrowcast.tasks import TaskOptions, build
 from narrowcast_studies.ran import Metrics, Ran
 
@@ -37,7 +37,8 @@ def measured(config: RunConfig, out: Path) -> Metrics:
     if found := known(config, out):
         return found
     task = build(config.task, config.task_options())
-    metrics = task.evaluate(task.theta0())
+    with using_threads(config.threads or 1):
+        metrics = task.evaluate(task.theta0())
     out.mkdir(parents=True, exist_ok=True)
     files.write_atomically(out / file_of(config), msgspec.json.encode(metrics))
     del task
