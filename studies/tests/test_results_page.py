@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from narrowcast.cli.app import app
 from narrowcast.errors import ConfigError
-from narrowcast_studies.reproduce import claims, committed, experiment, figures, page
+from narrowcast_studies.reproduce import claims, committed, experiment, figures, page, sections
 from narrowcast_studies.reproduce.table import COLUMNS
 from places import ROOT
 
@@ -209,6 +209,13 @@ def test_a_method_without_d_is_a_level_across_lines_over_d() -> None:
     assert [list(line.get_ydata()) for line in (one, other)] == [[0.9, 0.9], [0.6, 0.6]]
     assert one.get_linestyle() != other.get_linestyle()
     figures.plt.close(canvas)
+
+
+@pytest.mark.parametrize("before", range(90, 130))
+def test_no_line_of_prose_begins_a_list(before: int) -> None:
+    text = sections.filled("x" * before + " where m - e > 0")
+    assert " ".join(text.split()) == "x" * before + " where m - e > 0"
+    assert not any(line.startswith("- ") for line in text.splitlines())
 
 
 def test_outside_a_clone_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

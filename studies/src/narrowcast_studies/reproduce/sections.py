@@ -94,8 +94,10 @@ def _heading(name: str, title: str) -> str:
 
 
 def filled(text: str) -> str:
-    """Prose of one paragraph in lines of WIDTH."""
-    return textwrap.fill(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False)
+    """Prose of one paragraph in lines of WIDTH, none of which begins with a minus: that would be a list."""
+    held = " ".join(text.split()).replace(" - ", "\u00a0- ")
+    lines = textwrap.fill(held, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\u00a0", " ")
 
 
 def _settings(known: Experiment, results: Committed, several: bool) -> str:
