@@ -80,12 +80,13 @@ def reproduce(
         if smoke:
             chosen = experiment.smoke(chosen, _smoke_changes(chosen))
         if dry_run:
+            _refuse_others(context, "--dry-run", "dry_run", "scale", "only", "data", "smoke")
             _estimate(chosen, only, console)
             return
         folders = runs or chosen.runs
         work = running.Work(chosen, folders, folders / "results" if smoke else out or chosen.results)
         if status:
-            _refuse_others(context, "--status", "status", "scale", "only", "runs", "out", "smoke")
+            _refuse_others(context, "--status", "status", "scale", "only", "data", "runs", "out", "smoke")
             console.print(work.status(_chosen(chosen, only)), markup=False, highlight=False, soft_wrap=True)
             return
         if whole and stop_after is None:
