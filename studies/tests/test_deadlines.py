@@ -108,14 +108,14 @@ def test_when_the_time_is_over_nothing_is_begun(clone: Path) -> None:
 def test_the_status_counts_runs_and_hours(committed_alone: Path) -> None:
     nothing = call("tiny", "--status", "--out", "nowhere")
     assert "| static d=16 | - | 0 | - | 0 of 2 | 0.00 | ? |" in nothing
-    assert "0 of 3 rows are done, for 0.00 core-hours; what is left can be told once" in nothing
+    assert "0 of 3 rows are done, for 0.00 core-hours by the clock; what is left can be told once" in nothing
     lines({"seconds": 360.0}, drop='"row":"uncompressed","seed":1,')  # a tenth of an hour each
     said = call("tiny", "--status")
     assert re.search(r"\| static d=16 \| done \| 3 \| [\d.]+ \| 2 of 2 \| 0\.50 \| 0 \|", said)
     # Three tuning runs over nine tenths of an epoch and a seed of two took 1440 s: two epochs more are 613 s.
     assert re.search(r"\| uncompressed \| begun \| 3 \| [\d.]+ \| 1 of 2 \| 0\.40 \| 0\.17 \|", said)
     assert re.search(r"\| half as long \| done \| 3 \| [\d.]+ \| 2 of 2 \| 0\.20 \| 0 \|", said)
-    assert said.endswith("2 of 3 rows are done, for 1.10 core-hours; about 0.17 are left.\n")
+    assert said.endswith("2 of 3 rows are done, for 1.10 core-hours by the clock; about 0.17 are left.\n")
     assert not Path("runs").exists()
 
 

@@ -18,7 +18,7 @@ FIRST = 3  # rates that a search begins with
 
 @dataclass(frozen=True)
 class Progress:
-    """A row. Seconds are those of one core, as the runs recorded them."""
+    """A row. Seconds are those of one core by the clock: what else the machine did meanwhile is in them."""
 
     name: str
     trials: int  # tuning runs that ended
@@ -112,8 +112,9 @@ def text(rows: Sequence[Progress]) -> str:
     spent = sum(row.spent + (row.going.seconds if row.going else 0.0) for row in rows)
     left = [row.left for row in rows if not math.isnan(row.left)]
     unknown = len(rows) - len(left)
-    said = f"{sum(row.done for row in rows)} of {len(rows)} rows are done, for {spent / 3600:.2f} core-hours"
-    if len(left) == 0:
+    done = sum(row.done for row in rows)
+    said = f"{done} of {len(rows)} rows are done, for {spent / 3600:.2f} core-hours by the clock"
+    if not left:
         more = "; what is left can be told once a run has ended (or by --dry-run)"
     else:
         more = f"; about {sum(left) / 3600:.2f} are left" + (f" and {unknown} rows" if unknown else "")
