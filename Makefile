@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 STUDIES := studies/pyproject.toml
+# Where it is set, every process compiles all of torch's Python anew: half of the time that the tests take.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow bench lint wheels constraints format clean
 
