@@ -6,7 +6,7 @@ STUDIES := studies/pyproject.toml
 # Where it is set, every process compiles all of torch's Python anew: half of the time that the tests take.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow bench lint wheels constraints format clean
+.PHONY: demo test test-slow fuzz chaos bench lint wheels constraints format clean
 
 demo: .venv/installed
 	$(BIN)/narrowcast compare examples/demo.toml --out runs/demo --force
@@ -19,6 +19,13 @@ test: .venv/developed
 
 test-slow: .venv/developed
 	$(BIN)/python -m pytest -m slow --durations 20
+
+# Hostile messages at everything that reads bytes, and real processes killed at random; both print their seed.
+fuzz: .venv/developed
+	$(BIN)/python tests/fuzzing.py $(or $(COUNT),1000000) $(SEED)
+
+chaos: .venv/developed
+	$(BIN)/python tests/chaos.py $(or $(MINUTES),10) $(SEED)
 
 bench: .venv/benched
 	$(BIN)/python benchmarks/kernels.py
