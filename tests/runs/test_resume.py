@@ -85,7 +85,7 @@ def test_every_method_goes_on_as_if_nothing_had_happened(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Private state and all: a run stopped between two checkpoints goes back to the first of them."""
-    config = make_config({**BRIEF, "method": name})
+    config = make_config({**BRIEF, "method": name, "clients": 60, "cohort": 12})
     whole = runner.start(config, tmp_path / "whole")
     ticks = itertools.count()  # a checkpoint is taken every few rounds
     monkeypatch.setattr(Training, "checkpoint_seconds", 10.0)
