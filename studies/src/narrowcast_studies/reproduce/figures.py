@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 
 from narrowcast.plotting import plt
 from narrowcast.rounds import records
-from narrowcast.runs import FAMILY, STYLE
+from narrowcast.runs import FAMILY, STYLE, run_folder
 from narrowcast_studies.reproduce import labels, plot
 from narrowcast_studies.reproduce.claims import Published
 from narrowcast_studies.reproduce.experiment import Experiment, Figure
@@ -135,7 +135,7 @@ def _curves(axes: Axes, chosen: list[Outcome]) -> None:
 
 
 def _by_epoch(folder: Path, facts: Any) -> list[tuple[float, float]]:
-    curve = records.curve(records.read(folder / "records.jsonl"), facts.metric)
+    curve = records.curve(records.read(folder / run_folder.RECORDS), facts.metric)
     return [(rounds / facts.rounds_per_epoch, value) for rounds, value in curve.items()]
 
 

@@ -42,7 +42,7 @@ def write(experiment: Experiment, runs: Path, folder: Path, command: str) -> str
 
 def _record(outcome: Outcome, run: Summary) -> dict[str, Any]:
     """A final run in one line: what it was asked, and what came of it."""
-    done = records.read(run.folder / "records.jsonl")
+    done = records.read(run.folder / run_folder.RECORDS)
     return {
         "row": outcome.row.name,
         "seed": run.facts.seed,
