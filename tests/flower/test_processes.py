@@ -29,6 +29,12 @@ SETTINGS = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of torch, in every process: there are more of them than cores."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 def theta_of(folder: Path, settings: dict[str, object]) -> torch.Tensor:
     task = build("digits", make_config(settings).task_options())
     return modelfile.load_model(folder / "model.narrowcast", task.theta0())

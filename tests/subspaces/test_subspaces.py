@@ -360,8 +360,13 @@ def test_out_is_filled_and_returned_whatever_was_in_it(kind, operation):
     assert raw(out) == raw(OPERATIONS[operation](A))
 
 
-@every_kind
-@pytest.mark.parametrize(("D", "d"), [(1, 1), (D, d), (10_000, 3), (9000, 1000), (9000, 4100)])
+# Beyond a strip of coordinates, and for `dense` beyond a chunk of entries.
+SHAPES = [(kind, *shape) for kind in KINDS for shape in [(1, 1), (D, d), (9000, 3), (9000, 70)]]
+SHAPES += [(kind, 9000, 4100) for kind in QUICK] + [("dense", 9000, 500)]
+several_shapes = pytest.mark.parametrize(("kind", "D", "d"), SHAPES)
+
+
+@several_shapes
 def test_out_may_be_base(kind, D, d):
     A, base, x = subspace(kind, D, d, 0), vector(D), vector(d)
     expected = raw(A.add_expanded(base, x))
@@ -369,9 +374,8 @@ def test_out_may_be_base(kind, D, d):
     assert raw(base) == expected
 
 
-@every_kind
+@several_shapes
 @pytest.mark.parametrize("K", [1, 2, 3])
-@pytest.mark.parametrize(("D", "d"), [(1, 1), (D, d), (9000, 3), (9000, 70), (9000, 4100)])
 def test_a_family_is_added_as_one_after_the_other(kind, D, d, K):
     family = [subspace(kind, D, d, key) for key in range(K)]
     base, xs = vector(D), vector(K * d, 1).view(K, d)
