@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast.errors import Diverged
+from narrowcast.errors import ConfigError, Diverged
 from narrowcast.methods.base import Accumulator, Method, RoundInfo
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
@@ -36,6 +36,11 @@ class Training(ABC):
     checkpoint_seconds: ClassVar[float] = 20.0  # between two checkpoints, at least
 
     def __init__(self, task: Task, method: Method[Any], plan: Plan) -> None:
+        if plan.weighting != "clients" and not method.weighted:
+            raise ConfigError(
+                f"--weighting {plan.weighting}: {method.name} takes the mean over all clients, present or not, "
+                "and knows the weights of those who come alone: leave it at clients"
+            )
         self.task, self.method, self.plan = task, method, plan
         self.cohorts, self.rounds = plan.cohorts(len(task.clients)), plan.length(len(task.clients))
         self.theta0 = task.theta0()
