@@ -491,7 +491,7 @@ def test_cifar10_from_binary_batches(tmp_path):
 
 
 def test_pickled_batches_are_not_read(tmp_path):
-    """Nothing bounds what a pickle asks for: 1 MB of it took 2 GB. The word says which file to fetch instead."""
+    """Nothing bounds what a pickle asks for: 1 MB took 2 GB. The word says which file to fetch instead."""
     for name in BATCHES:
         (tmp_path / name).write_bytes(pickle.dumps({b"data": IMAGES.reshape(4, 3072), b"labels": LABELS}))
     with pytest.raises(FileNotFoundError, match=r"cifar-10-binary\.tar\.gz .*pickled batches are not read"):

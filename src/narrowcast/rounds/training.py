@@ -38,8 +38,8 @@ class Training(ABC):
     def __init__(self, task: Task, method: Method[Any], plan: Plan) -> None:
         if plan.weighting != "clients" and not method.weighted:
             raise ConfigError(
-                f"--weighting {plan.weighting}: {method.name} takes the mean over all clients, present or not, "
-                "and knows the weights of those who come alone: leave it at clients"
+                f"--weighting {plan.weighting}: {method.name} takes the mean over all clients, present or "
+                "not, and knows the weights of those who come alone: leave it at clients"
             )
         self.task, self.method, self.plan = task, method, plan
         self.cohorts, self.rounds = plan.cohorts(len(task.clients)), plan.length(len(task.clients))
