@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept when numba finds no place, neither beside the source nor in the user's home.
+"""Where compiled kernels are kept when numba finds no place, beside the source or in the user's home.
 
 Whoever can write there runs code in this process, since what numba keeps is pickled: a folder among the
 temporary ones is taken only where nobody but this user can write.
