@@ -1,8 +1,8 @@
 """What a module does beside computing: statistics it keeps, numbers it draws, examples it looks at together.
 
 Nothing but theta is sent, saved and digested. A buffer that training changes would be in no message and in no
-file, so a module with such a buffer is refused. Known layers are told by their type, when the task is made: that
-needs no data, so that a server refuses what its nodes would. All else is found by trial, in its first step.
+file, so a module with such a buffer is refused. Known layers are told by their type when the task is made,
+which needs no data: a server refuses what its nodes would. All else is found by trial, in the first step.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from narrowcast.numerics.purposes import Key
 from narrowcast.rounds.task import IndexArray
 
 WAY_OUT = (
-    "Nothing but parameters is sent. For batch norm in a trained model call nc.freeze_batch_norm(model), which "
-    "keeps its running statistics as they are; to train from scratch use nn.GroupNorm"
+    "Nothing but parameters is sent. For batch norm in a trained model call nc.freeze_batch_norm(model), "
+    "which keeps its running statistics as they are; to train from scratch use nn.GroupNorm"
 )
 AT_ONCE = 4  # examples of a trial
 Module = TypeVar("Module", bound=nn.Module)
@@ -40,8 +40,8 @@ def freeze_batch_norm(module: Module) -> Module:
             continue
         if layer.running_mean is None and isinstance(layer, _BatchNorm):
             raise ValueError(
-                f"{name or type(layer).__name__} has no running statistics to keep (track_running_stats=False): "
-                "use nn.GroupNorm in its place"
+                f"{name or type(layer).__name__} has no running statistics to keep "
+                "(track_running_stats=False): use nn.GroupNorm in its place"
             )
         if layer.running_mean is not None:
             layer.eval()
@@ -49,12 +49,12 @@ def freeze_batch_norm(module: Module) -> Module:
     return module
 
 
-def _stay(layer: nn.Module, mode: bool = True) -> nn.Module:
+def _stay(layer: _NormBase, mode: bool = True) -> _NormBase:
     return layer
 
 
 def refuse_statistics(module: nn.Module) -> None:
-    """A ValueError for layers that training changes beside their parameters; the module is in training now."""
+    """A ValueError for layers that training changes beside their parameters; puts the module in training."""
     module.train()
     for name, layer in module.named_modules():
         if isinstance(layer, _NormBase) and layer.training and layer.running_mean is not None:
@@ -65,7 +65,7 @@ def refuse_statistics(module: nn.Module) -> None:
 
 
 def mixes_by_type(module: nn.Module) -> bool:
-    """Whether batch norm takes its statistics from the batch: then an example's loss depends on the others."""
+    """Whether batch norm takes its statistics from the batch: an example's loss depends on the others."""
     return any(
         isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
         for layer in module.modules()

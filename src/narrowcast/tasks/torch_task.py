@@ -15,8 +15,8 @@ from narrowcast.numerics import pool
 from narrowcast.numerics.flat import all_finite
 from narrowcast.numerics.keyed import Key
 from narrowcast.rounds.task import Batch, IndexArray, Task
-from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks import side_effects
+from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
 from narrowcast.tasks.side_by_side import in_parts, plain_layers, sgd_step
 
