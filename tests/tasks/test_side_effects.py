@@ -87,11 +87,17 @@ def trained(module: nn.Module, method: str = "static", plan: nc.Plan = PLAN, **m
     return run
 
 
+def seeded(make) -> nn.Module:
+    torch.manual_seed(0)
+    return make()
+
+
 def assert_both_roads_agree(make, **more) -> None:
     """Summed before compressing, or one upload a client: the same model, up to rounding."""
     for steps in (1, 2):
         plan = replace(PLAN, local_steps=steps, local_batch=3)
-        one, other = (trained(make(), plan=replace(plan, per_client=road), **more) for road in (False, True))
+        one, other = (trained(seeded(make), plan=replace(plan, per_client=r), **more) for r in (False, True))
+        assert torch.equal(one.theta0, other.theta0)
         way = torch.linalg.norm(one.theta - one.theta0)
         assert way > 0
         assert torch.linalg.norm(one.theta - other.theta) < 1e-4 * way

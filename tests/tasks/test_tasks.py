@@ -269,6 +269,8 @@ def test_prepare_acts_after_augment_and_in_evaluation():
         augment=lambda x, index, key: seen.append("augment") or x,
         prepare=lambda x: seen.append("prepare") or x,
     )
+    assert task.separable  # found by trial, which takes examples too
+    seen.clear()
     task.gradient(task.theta0(), batch_of(task.clients))
     task.evaluate(task.theta0())
     assert seen == ["augment", "prepare", "prepare"]
