@@ -15,9 +15,10 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from narrowcast.flower.messages import Ask, Have, Here, pack, unpack
+from narrowcast.texts import PrintableLog
 from narrowcast.wire.messages import WireError
 
-log = logging.getLogger("flwr")  # Flower's own: it reaches the user's terminal
+log = PrintableLog(logging.getLogger("flwr"))  # Flower's own: it reaches the user's terminal
 POLL_SECONDS = 0.5
 
 
