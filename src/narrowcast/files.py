@@ -37,11 +37,25 @@ def replacing(path: Path) -> Iterator[Path]:
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_path(path.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes have left of their writing."""
+    for path in folder.glob(".*.tmp"):
+        writer = path.suffixes[-2].removeprefix(".") if len(path.suffixes) > 1 else ""
+        if writer.isdigit() and not _alive(int(writer)):
+            path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
@@ -80,9 +94,9 @@ def sync(f: io.BufferedWriter) -> None:
         os.fsync(f.fileno())
 
 
-def sealed(data: bytes) -> bytes:
+def sealed(data: bytes | memoryview) -> bytes:
     """The bytes behind their digest: whoever reads them can tell whether they are whole."""
-    return xxhash.xxh3_64_digest(data) + data
+    return b"".join((xxhash.xxh3_64_digest(data), data))
 
 
 def unsealed(data: bytes) -> bytes | None:
@@ -129,3 +143,12 @@ def _git(folder: Path, *words: str) -> str:
     """What git says of a folder, whatever repository this process was told to be in (hooks set GIT_DIR)."""
     env = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
     return subprocess.run(["git", *words], cwd=folder, env=env, capture_output=True, text=True).stdout.strip()
+
+
+def sync_path(path: Path) -> None:
+    """The same of a file that was closed, or of a folder: the names in it."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -169,6 +169,9 @@ class Intrinsic(Method[IntrinsicServer]):
         coordinates = self.matrix(v.numel(), model.stage, k).project(v)
         return private, wire.payload([wire.block(coordinates, self.uplink, key)], stage=model.stage, route=k)
 
+    def upload_numbers(self, D: int) -> int:
+        return self.dim
+
     def zero(self, server: IntrinsicServer) -> Accumulator:
         return Accumulator(torch.zeros_like(server.sigma), stage=server.stage)
 

@@ -60,7 +60,7 @@ def read(path: Path) -> ModelFile:
     """The file, checked against its schema: it may come from anywhere."""
     try:
         model = _decoder.decode(path.read_bytes())
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise WireError(f"{path} is not a narrowcast model: {error}") from None
     if model.magic != MAGIC or model.method not in METHODS:
         raise WireError(
@@ -85,9 +85,11 @@ def rebuild(model: ModelFile, theta0: Tensor) -> Tensor:
         )
     try:
         method = _method(model)
-    except (TypeError, ValueError) as error:
+        _, theta = method.reconcile(method.newcomer(theta0, model.layout), model.payload, model.version)
+    except WireError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
         raise WireError(f"the model file's settings are wrong: {error}") from None
-    _, theta = method.reconcile(method.newcomer(theta0, model.layout), model.payload, model.version)
     if wire.digest(theta) != model.theta:
         raise WireError("the rebuilt weights do not have the digest in the file: it is damaged")
     return theta
