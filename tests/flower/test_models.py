@@ -7,7 +7,7 @@ import pytest
 import torch
 
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
-from flwr.app import Context
+from flwr.app import Context, Message
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -15,6 +15,7 @@ import narrowcast as nc
 from fake_grid import FakeGrid
 from narrowcast.flower import FleetSettings, LoaderTask, ModelTask, client_app, fleet
 from narrowcast.flower.federation import Federation
+from narrowcast.numerics import pool
 from narrowcast.rounds.task import Batch
 from narrowcast.runs.reading import make_config
 
@@ -134,3 +135,45 @@ def test_other_buffers_that_training_changes_are_refused_by_the_node() -> None:
     task = LoaderTask(model(Counts()), loss, DataLoader(Shaken(0), batch_size=3))
     with pytest.raises(ValueError, match=r"training changes 1\.seen"):
         task.gradient(task.theta0(), Batch(np.arange(4), torch.full((4,), 0.25), 0))
+
+
+class Flushing(FakeGrid):
+    """Nodes whose process takes denormal numbers for zero, as some set it up to be faster."""
+
+    def _deliver(self, message: Message) -> Message | None:
+        assert torch.set_flush_denormal(True)
+        pool.set_threads(2)  # threads that begin now inherit it
+        try:
+            return super()._deliver(message)
+        finally:
+            torch.set_flush_denormal(False)
+            pool.set_threads(None)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_node_that_flushes_denormals_takes_part(method: str) -> None:
+    """Its theta was another than the server's, and it was dropped in every round."""
+    config = make_config({**COMMON, "method": method, **METHODS[method]})
+
+    def faint() -> nn.Module:
+        module = model()
+        with torch.no_grad():
+            module[3].weight.view(-1)[::3] = 1e-41
+        return module
+
+    def build(context: Context) -> LoaderTask:
+        part = int(context.node_config["partition-id"])
+        return LoaderTask(made.pop(), loss, DataLoader(Shaken(part), batch_size=3))
+
+    made = [faint() for _ in range(NODES * (ROUNDS + 2))]  # before anything is flushed
+    task = ModelTask(faint(), clients=NODES)
+    run = Federation(
+        task,
+        config.build_method(NODES),
+        config.plan(NODES, b"run-test"),
+        Flushing(client_app(build, config=config), NODES),
+        FleetSettings(wait=5.0),
+    )
+    for record in run:
+        assert record.clients
+        assert not record.dropped

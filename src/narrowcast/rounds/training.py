@@ -19,6 +19,7 @@ from narrowcast.errors import ConfigError, Diverged
 from narrowcast.methods.base import Accumulator, Method, RoundInfo
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.numerics.process import own_settings
 from narrowcast.rounds import records, schedules
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.local import Local
@@ -46,7 +47,8 @@ class Training(ABC):
         self.theta0 = task.theta0()
         self.server = method.server(self.theta0, task.layout)
         self.round = 0
-        self._theta = method.theta(self.server, torch.empty_like(self.theta0))
+        with own_settings():
+            self._theta = method.theta(self.server, torch.empty_like(self.theta0))
 
     @abstractmethod
     def collect(self, round: Round, record: RoundRecord) -> Accumulator:
@@ -91,8 +93,9 @@ class Training(ABC):
         """The server's step with what was collected, and the evaluation where one is due."""
         number, every = self.round, self.plan.evaluate_every
         info = RoundInfo(number, record.epoch, self.cohorts.epoch_end(number), record.rate)
-        self.server = self.method.step(self.server, acc, info)
-        self._theta = self.method.theta(self.server, self._theta)
+        with own_settings():
+            self.server = self.method.step(self.server, acc, info)
+            self._theta = self.method.theta(self.server, self._theta)
         record.version = self.server.version
         self.round += 1
         if self.round == self.rounds or (every and self.round % every == 0):
@@ -111,8 +114,9 @@ class Training(ABC):
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken: the rounds that follow are those of an undisturbed run."""
         self.round = state["round"]
-        self.server = self.method.restore(self.theta0, self.task.layout, state["server"])
-        self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
+        with own_settings():
+            self.server = self.method.restore(self.theta0, self.task.layout, state["server"])
+            self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
 
 
 def local_work(plan: Plan, method: Method[Any], rate: float) -> Local:
