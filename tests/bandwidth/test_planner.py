@@ -21,7 +21,14 @@ from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.tasks.partition import iid
 from narrowcast.tasks.torch_task import TorchTask
-from narrowcast.units import format_bytes, format_count, format_seconds, parse_count, parse_rate
+from narrowcast.units import (
+    format_bytes,
+    format_count,
+    format_seconds,
+    parse_count,
+    parse_rate,
+    parse_seconds,
+)
 from narrowcast.wire import messages as wire
 
 LINK = {"up_bps": 1e7, "down_bps": 5e7}
@@ -461,3 +468,10 @@ def test_seconds_as_people_read_them(seconds, text):
 def test_what_is_no_amount_is_refused(formatted, bad):
     with pytest.raises(ValueError, match="finite and not negative"):
         formatted(bad)
+
+
+def test_times_with_their_units() -> None:
+    assert [parse_seconds(text) for text in ("2.5h", "90 min", "45s", "1d")] == [9000, 5400, 45, 86400]
+    for text in ("", "5", "0s", "-1h", "1e400h", "nan s", "2.5 hours"):
+        with pytest.raises(ValueError, match="a positive time with its unit"):
+            parse_seconds(text)
