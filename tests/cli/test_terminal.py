@@ -88,6 +88,13 @@ def test_an_error_about_a_strangers_file_is_only_text(run: Path) -> None:
     assert "\x1b" not in shown.output
 
 
+def test_facts_that_are_no_text_are_named(run: Path) -> None:
+    (run / run_folder.FACTS).write_bytes(b'{"label": "\xff"}')
+    shown = narrowcast("show", run)
+    assert shown.exit_code == 2
+    assert "facts.json is damaged" in shown.output.replace("\n", "")
+
+
 def test_a_nodes_words_are_only_text_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     log = PrintableLog(logging.getLogger("test-texts"))
     with caplog.at_level(logging.INFO):

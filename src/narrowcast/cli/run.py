@@ -45,8 +45,7 @@ def _again(folder: Path) -> str:
     """How to go on; what was stopped before it began is begun again."""
     from narrowcast.runs import run_folder
 
-    begun = run_folder.is_run(folder) and (folder / run_folder.CONFIG).is_file()
-    return f"narrowcast run --resume {folder}" if begun else "the same command"
+    return f"narrowcast run --resume {folder}" if run_folder.is_run(folder) else "the same command"
 
 
 def _drive(config: RunConfig | None, folder: Path, progress: Any, force: bool) -> None:
