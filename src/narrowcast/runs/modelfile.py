@@ -17,6 +17,7 @@ from narrowcast import files
 from narrowcast.methods.base import Method, Server
 from narrowcast.methods.table import METHODS
 from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.process import own_settings
 from narrowcast.runs.config import RENAMED
 from narrowcast.wire import messages as wire
 from narrowcast.wire.messages import Payload, WireError
@@ -85,7 +86,8 @@ def rebuild(model: ModelFile, theta0: Tensor) -> Tensor:
         )
     try:
         method = _method(model)
-        _, theta = method.reconcile(method.newcomer(theta0, model.layout), model.payload, model.version)
+        with own_settings():
+            _, theta = method.reconcile(method.newcomer(theta0, model.layout), model.payload, model.version)
     except WireError:
         raise
     except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
