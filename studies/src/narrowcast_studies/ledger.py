@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from narrowcast.runs import RunConfig, attempts, summarise
+from narrowcast.runs import RunConfig, attempts, run_folder, summarise
 from narrowcast_studies import ran, untrained
 from narrowcast_studies.ran import Metrics, Ran
 
@@ -68,7 +68,7 @@ class Ledger:
     def going(self, config: RunConfig) -> Going | None:
         """How far the run got that was begun here; None: it was not, or it has ended."""
         folder = self.folder(config)
-        if not attempts.begun(folder) or attempts.outcome(folder) is not None:
+        if not run_folder.is_run(folder) or attempts.outcome(folder) is not None:
             return None
         run = summarise(folder)
         return Going(run.rounds, run.facts.rounds, run.seconds)
