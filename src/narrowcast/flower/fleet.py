@@ -58,9 +58,7 @@ class Fleet:
         waiting = {node for node, _ in self._asked.values()}
         new = sorted(listed - set(self.members) - waiting)
         if new:
-            asks = [
-                Message(pack(Ask(self.run)), node, MessageType.QUERY, ttl=self.patience) for node in new
-            ]
+            asks = [Message(pack(Ask(self.run)), node, MessageType.QUERY, ttl=self.patience) for node in new]
             for node, sent in zip(new, self.grid.push_messages(asks), strict=True):
                 self._asked[sent] = node, now
 

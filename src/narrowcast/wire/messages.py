@@ -23,6 +23,7 @@ from narrowcast.wire.table import FORMATS
 FORMAT_VERSION = 1
 _NAMES = list(FORMATS)  # by their number on the wire
 RAW = 127  # the format of a block that holds a code of its own (indices, signs), see `codes`
+DITHERED, POINTS = 126, 125  # of integers on a lattice, see `codes.lattice`
 MAX_BLOCKS = 1 << 20  # an empty block is 4 bytes on the link and 56 in memory: this bounds the difference
 Small = Annotated[int, Meta(ge=0, le=127)]  # one byte in msgpack
 Bytes4 = Annotated[bytes, Meta(min_length=4, max_length=4)]
