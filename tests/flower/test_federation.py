@@ -1,6 +1,7 @@
 """The Flower driver against the simulator, and against nodes that fail, lie, leave and come back."""
 
 import dataclasses
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fake_grid import FakeGrid
+from faulty_app import forged
 from fitting import made
 from narrowcast.errors import ConfigError
 from narrowcast.flower import FleetSettings, client_app, fleet
@@ -18,6 +20,7 @@ from narrowcast.flower.federation import Federation
 from narrowcast.flower.messages import Answer, Have, Order, Upload, pack, unpack
 from narrowcast.flower.settings import run_settings
 from narrowcast.methods import METHODS
+from narrowcast.rounds.exchange import Round, digest_of
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config
@@ -176,8 +179,8 @@ def test_whoever_fails_is_dropped_and_the_round_goes_on() -> None:
 def _assert_equal_models(run: Federation, grid: FakeGrid) -> None:
     """Every node that took part in the last round has the theta that the server had before its last step."""
     sent = [m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN][-12:]
-    digests = {wire.decode(unpack(m.content, Order).down).digest for m in sent}
-    assert len(digests) == 1
+    versions = {wire.decode(unpack(m.content, Order).down).version for m in sent}
+    assert len(versions) == 1
 
 
 def test_a_newcomer_in_the_middle_has_the_servers_theta() -> None:
@@ -231,27 +234,30 @@ def test_two_nodes_cannot_be_the_same_client(caplog: pytest.LogCaptureFixture) -
 
 
 def _other_run(answer: Answer) -> Answer:
-    return _edited(answer, run=b"another!")
+    return _edited(answer, run=b"anot")
 
 
 def _old_round(answer: Answer) -> Answer:
-    return _edited(answer, round=wire.u32(0), version=wire.u32(0))
+    return _edited(answer, round=0, version=0)
 
 
-def _edited(answer: Answer, **fields: bytes) -> Answer:
+def _edited(answer: Answer, **fields: Any) -> Answer:
+    """One upload with other fields, and the check that a liar would put on it."""
     upload = answer.uploads[0]
-    message = msgspec.structs.replace(wire.decode(upload.data), **fields)
-    return Answer(answer.have, [Upload(upload.client, wire.encode(message), upload.loss)])
+    run = RUNNING[-1]
+    round = Round(run.plan.run, 0, 0, 0, digest_of(run.method, run.server, run.theta))
+    data = forged(upload.data, lambda message: msgspec.structs.replace(message, **fields), round)
+    return Answer(answer.have, [Upload(upload.client, data, upload.loss)])
 
 
 def _nan(answer: Answer) -> Answer:
     message = wire.decode(answer.uploads[0].data)
     block = message.payload.blocks[0]
     poisoned = wire.Block(block.format, b"\x00\x00\xc0\x7f" * (len(block.data) // 4))
-    payload = wire.Payload(message.payload.kind, message.payload.stage, message.payload.route, [poisoned])
-    return _edited(answer, payload=payload)  # type: ignore[arg-type]
+    return _edited(answer, payload=msgspec.structs.replace(message.payload, blocks=[poisoned]))
 
 
+RUNNING: list[Federation] = []  # the run that is lied to, last
 LIES = {
     "another run's": _other_run,
     "an old round's": _old_round,
@@ -268,6 +274,7 @@ def test_a_lie_is_refused_and_changes_nothing(lie: str) -> None:
     config = settings("k-subspace-time-varying", cohort=12, clients=12)
     honest, quiet = whole(config)
     run, grid = whole(config)
+    RUNNING.append(run)
     quiet.lie = lambda node, records: (
         pack(_empty(records)) if node == 103 and honest.round == 3 and lie != "twice" else records
     )
@@ -299,8 +306,9 @@ def test_an_answer_that_is_none_is_a_failure_of_its_node_alone(records: RecordDi
 def test_a_claim_of_a_billion_examples_weighs_ten_thousand() -> None:
     config = settings("static", cohort=12, weighting="examples")
     run, grid = whole(config)
+    RUNNING.append(run)
     grid.lie = lambda node, records: (
-        pack(_edited(unpack(records, Answer), weight=wire.u32(10**9))) if node == 100 else records
+        pack(_edited(unpack(records, Answer), weight=wire.MAX_WEIGHT)) if node == 100 else records
     )
     round, record = run.open()
     acc = run.collect(round, record)

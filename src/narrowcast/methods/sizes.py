@@ -40,22 +40,12 @@ def shape_of(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
     def down(m: int) -> Size:
         if base_is_smaller(D, m, stage):
             return dense
-        return Size((m + 1) * K * d, _ENVELOPE + wire.equal_blocks_size(m + 1, stage))
+        return Size((m + 1) * K * d, wire.HEADER + wire.equal_blocks_size(m + 1, stage))
 
     varies = made.refresh != 0
     return Shape(up, down if varies else lambda m: now, min(D, d * K * (epochs if varies else 1)), 1)
 
 
-def _envelope() -> int:
-    """Bytes of a message around its blocks, by encoding one that has none."""
-    zero4, zero8 = bytes(4), bytes(8)
-    empty = wire.Message(wire.FORMAT_VERSION, zero8, zero4, zero4, zero4, zero8, wire.payload([]))
-    return len(wire.encode(empty)) - wire.blocks_size([])
-
-
-_ENVELOPE = _envelope()
-
-
 def _message(data: list[int]) -> int:
     """Bytes of a message whose blocks have data of these sizes."""
-    return _ENVELOPE + wire.blocks_size(data)
+    return wire.HEADER + wire.blocks_size(data)

@@ -1,10 +1,10 @@
 """Integers to words of 16 bits and back by range asymmetric numeral systems (Duda 2013), and the dither.
 
-A symbol of frequency f, of 2^12, c of which lie before it, takes a state x to (x // f) 2^12 + x % f + c, which
-is larger by log2(2^12 / f) bits; its low word goes out before x would leave 2^16 .. 2^32 - 1. Reading undoes
-this in the other order, so that the writer begins with the last number and the reader ends where the writer
-began: at START, with no word left. There is nothing but integers in it. A number that its table has no symbol
-for is the last symbol, the escape, and two words of its own.
+A symbol of frequency f, of 2^12, c of which lie before it, takes a state x to (x // f) 2^12 + x % f + c,
+which is larger by log2(2^12 / f) bits; its low word goes out before x would leave 2^16 .. 2^32 - 1. Reading
+undoes this in the other order, so that the writer begins with the last number and the reader ends where the
+writer began: at START, with no word left. There is nothing but integers in it. A number that its table has no
+symbol for is the last symbol, the escape, and two words of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables for integers that come of rounding a Gaussian: whole numbers of 2^12, fixed in the format.
 
-Table j is for the step 2^(8 - j/8) times the deviation, j = 0 .. 95. The dithered family is for k = round(x/s +
-u) given u, in 16 bins of |u|; the plain one for the same k with u unknown, which is also how the difference
+Table j is for the step 2^(8 - j/8) times the deviation, j = 0 .. 95. The dithered family is for k = round(x/s
++ u) given u, in 16 bins of |u|; the plain one for the same k with u unknown, which is also how the difference
 of two rounded numbers lies. No frequency lies so near to where its rounding tips that the mathematics library
 of another machine could tip it (the tests say how near), so every machine has the same tables.
 """

@@ -8,10 +8,11 @@ u. A block of points is integers k and a step s for s k. Both are the step (f32)
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from narrowcast.numerics import keyed
@@ -38,8 +39,13 @@ class Points(NamedTuple):
 
     @property
     def values(self) -> Tensor:
-        """s k, each rounded once to float32."""
-        return torch.from_numpy((self.numbers * np.float64(self.step)).astype(np.float32))
+        """s k, each rounded once to float64 and once to float32."""
+        return values(self.numbers, self.step)
+
+
+def values(numbers: NDArray[Any], step: float) -> Tensor:
+    """step k of whole numbers k."""
+    return torch.from_numpy((numbers * np.float64(step)).astype(np.float32))
 
 
 def check_bits(name: str, bits: float) -> None:
@@ -54,8 +60,8 @@ def step_of(x: Tensor, bits: float) -> float:
 
     It depends on x alone: a step chosen after the dither, or by the coded size, would bias what is read.
     """
-    values = x.detach().contiguous().numpy().reshape(-1)
-    size = math.sqrt(rans.sum_of_squares(values) / max(1, values.size))
+    numbers = x.detach().contiguous().numpy().reshape(-1)
+    size = math.sqrt(rans.sum_of_squares(numbers) / max(1, numbers.size))
     if not math.isfinite(size):
         raise FormatError("cannot encode a NaN or an infinity")
     if size == 0.0:
@@ -66,14 +72,14 @@ def step_of(x: Tensor, bits: float) -> float:
 
 def dithered(x: Tensor, key: Key, step: float) -> Block:
     """x, rounded on the lattice of this step shifted by the key's dither."""
-    values = x.detach().contiguous().numpy().reshape(-1)
+    exact = x.detach().contiguous().numpy().reshape(-1)
     if step == 0.0:
-        if values.any():
+        if exact.any():
             raise FormatError("a step of 0 is for numbers that are all 0")
         return _block(DITHERED, 0.0, bytes([integers.EQUAL]))
-    words = keyed.words(key, Purpose.DITHER, values.size)
-    numbers, bins = np.empty(values.size, np.int32), np.empty(values.size, np.uint8)
-    if not rans.quantise(values, step, words, numbers, bins):
+    words = keyed.words(key, Purpose.DITHER, exact.size)
+    numbers, bins = np.empty(exact.size, np.int32), np.empty(exact.size, np.uint8)
+    if not rans.quantise(exact, step, words, numbers, bins):
         raise FormatError(f"a number is over {rans.MOST} steps of {step:g}, or not finite")
     return _block(DITHERED, step, integers.pack(numbers, bins))
 
@@ -87,10 +93,10 @@ def read_dithered(block: Block, count: int, key: Key) -> Tensor:
     numbers = _integers(code, count, bins)
     out = np.empty(count, np.float32)
     rans.dequantise(numbers, step, words, out)
-    values = torch.from_numpy(out)
-    if not all_finite(values):
+    found = torch.from_numpy(out)
+    if not all_finite(found):
         raise WireError("a block has a NaN or an infinity")
-    return values
+    return found
 
 
 def points(point: Points) -> Block:
@@ -106,9 +112,9 @@ def read_points(block: Block, count: int) -> Points:
     return Points(step, numbers)
 
 
-def nearest(values: Tensor, step: float) -> Points:
-    """The points of the lattice of this step that lie nearest to the values."""
-    k = np.rint(values.detach().numpy().reshape(-1).astype(np.float64) / step)
+def nearest(exact: Tensor, step: float) -> Points:
+    """The points of the lattice of this step that lie nearest to the exact numbers."""
+    k = np.rint(exact.detach().numpy().reshape(-1).astype(np.float64) / step)
     if k.size and not np.abs(k).max() <= rans.MOST:
         raise FormatError(f"a number is over {rans.MOST} steps of {step:g}, or not finite")
     return Points(step, k.astype(np.int32))
