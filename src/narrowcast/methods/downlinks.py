@@ -169,7 +169,7 @@ class OnLattice(Downlink):
         return replace(trail, pace=trail.pace.restarted(ended)).followed_by(version, stage, zero)
 
     def _start(self, trail: Trail, version: int, stage: int) -> Published | None:
-        """What a client had that came last at this version, or the first kept after it; None: another stage."""
+        """What a client had that came last at this version, or the first kept after; None: another stage."""
         at = bisect_right(trail.history, version, key=lambda p: p.version) - 1
         found = trail.history[max(at, 0)]
         return found if found.stage == stage else None

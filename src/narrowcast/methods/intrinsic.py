@@ -296,8 +296,3 @@ class Intrinsic(Method[IntrinsicServer]):
             optimiser=state["optimiser"],
             trail=self.down.restore(state.get("trail", {})),
         )
-
-
-def base_is_smaller(D: int, lag: int, sigma: int) -> bool:
-    """Whether base and the current Sigma (of so many bytes) take less than the lag + 1 Sigmas of the log."""
-    return wire.equal_blocks_size(lag + 1, sigma) > wire.blocks_size([4 * D, sigma])

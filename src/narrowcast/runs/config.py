@@ -209,16 +209,11 @@ class RunConfig(BaseModel):
         schedules.knots(value, epochs=1.0)
         return value
 
-    @field_validator("up_bits", "down_bits")
-    @classmethod
-    def _bits(cls, value: float | None) -> float | None:
-        if value is not None and 16 < value < 32:
-            raise ValueError(f"must be 0.25 to 16, or 32 (float32), got {value:g}")
-        return value
-
     @model_validator(mode="after")
-    def _one_format(self) -> RunConfig:
+    def _bits(self) -> RunConfig:
         for way, format, bits in (("up", self.uplink, self.up_bits), ("down", self.downlink, self.down_bits)):
+            if bits is not None and 16 < bits < 32:
+                raise ValueError(f"--{way}-bits must be 0.25 to 16, or 32 (float32), got {bits:g}")
             if bits not in (None, 32) and format != "f32":
                 raise ValueError(f"--{way}link {format} and --{way}-bits {bits:g}: choose one of them")
         return self

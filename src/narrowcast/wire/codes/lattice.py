@@ -55,6 +55,12 @@ def check_bits(name: str, bits: float) -> None:
         )
 
 
+def expected_size(count: int, bits: float) -> int:
+    """Bytes of a block of so many numbers, at so many bits each, all of the block included."""
+    own = max(bits - OVERHEAD / max(1, count), bits / 2)
+    return min(5 + 4 * count, math.ceil((own * count + OVERHEAD) / 8))
+
+
 def step_of(x: Tensor, bits: float) -> float:
     """The step at which Gaussian numbers of this size take so many bits each, all of the block included.
 
