@@ -154,8 +154,7 @@ class OnLattice(Downlink):
         assert trail is not None
         values, count = finite(exact).reshape(-1).numpy(), exact.numel()
         start = self._start(trail, version - trail.pace.horizon(period), stage)
-        far = values if start is None else values - start.points.values.numpy()
-        change = math.sqrt(rans.sum_of_squares(far) / count)
+        change = self._change(values, start)
         pace = trail.pace.after(change, float(np.abs(values).max()), count, self.bits, period)
         points = lattice.nearest(exact, pace.step)
         trail = replace(trail, pace=pace).followed_by(version, stage, points)
@@ -167,6 +166,13 @@ class OnLattice(Downlink):
         zero = Points(trail.now.step, np.zeros_like(trail.now.numbers))
         ended = _bits(lattice.points(_wide(trail.now)), len(zero.numbers))
         return replace(trail, pace=trail.pace.restarted(ended)).followed_by(version, stage, zero)
+
+    def _change(self, values: NDArray[np.float32], start: Published | None) -> float:
+        """How far (rms) Sigma itself came since it was published so, whose rounding has s^2 / 12 of the square."""
+        if start is None or not start.points.numbers.any():
+            return math.sqrt(rans.sum_of_squares(values) / values.size)
+        square = rans.sum_of_squares(values - start.points.values.numpy()) / values.size
+        return math.sqrt(max(square - start.points.step**2 / 12, square / 16))
 
     def _start(self, trail: Trail, version: int, stage: int) -> Published | None:
         """What a client had that came last at this version, or the first kept after; None: another stage."""
