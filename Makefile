@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 STUDIES := studies/pyproject.toml
 
-.PHONY: demo test test-slow bench lint wheels constraints format clean
+.PHONY: demo test test-slow fuzz chaos bench lint wheels constraints format clean
 
 demo: .venv/installed
 	$(BIN)/narrowcast compare examples/demo.toml --out runs/demo --force
@@ -17,6 +17,13 @@ test: .venv/developed
 
 test-slow: .venv/developed
 	$(BIN)/python -m pytest -m slow --durations 20
+
+# Hostile messages at everything that reads bytes, and real processes killed at random; both print their seed.
+fuzz: .venv/developed
+	$(BIN)/python tests/fuzzing.py $(or $(COUNT),1000000) $(SEED)
+
+chaos: .venv/developed
+	$(BIN)/python tests/chaos.py $(or $(MINUTES),10) $(SEED)
 
 bench: .venv/benched
 	$(BIN)/python benchmarks/kernels.py

@@ -15,6 +15,13 @@ Fault = Callable[[int, Message], Message | str | None]  # (node, message): None:
 Lie = Callable[[int, RecordDict], RecordDict]  # (node, its answer): what it sends instead
 
 
+def _unavailable(message: Message) -> Message:
+    """What the engine says in time of a node that has died: in its own name."""
+    reply = Message(Error(code=3, reason="the node is not available"), reply_to=message)
+    reply.metadata.__dict__["_src_node_id"] = 1
+    return reply
+
+
 class FakeGrid:
     """Node i has id 100 + i and hosts partition i."""
 
@@ -24,7 +31,8 @@ class FakeGrid:
         self.contexts = {100 + i: self._context(i) for i in range(nodes)}
         self.listed = set(self.contexts)
         self.fault: Fault = lambda node, message: message
-        self.lie: Lie = lambda node, records: records
+        self.lie: Lie = lambda node, records: records  # of its training
+        self.claim: Lie = lambda node, records: records  # of who it is
         self._numbers = itertools.count(1)
         self._replies: dict[str, Message] = {}
         self.sent: list[Message] = []
@@ -52,23 +60,21 @@ class FakeGrid:
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return [self._replies.pop(i) for i in list(message_ids) if i in self._replies]
+        return [self._replies.pop(i) for i in reversed(list(message_ids)) if i in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        replies = self.pull_messages(self.push_messages(messages))
-        return replies[::-1]  # nobody may rely on the order
+        return self.pull_messages(self.push_messages(messages))
 
     def _deliver(self, message: Message) -> Message | None:
         node = message.metadata.dst_node_id
         found = self.fault(node, message) if node in self.listed else None
         if found is None:
-            return None
+            return _unavailable(message) if message.metadata.message_type == MessageType.TRAIN else None
         if isinstance(found, str):
             return Message(Error(code=2, reason=found), reply_to=message)
         try:
             reply = self.app(found, self.contexts[node])
-            if message.metadata.message_type == MessageType.TRAIN:
-                return Message(self.lie(node, reply.content), reply_to=message)
-            return reply
+            told = self.lie if message.metadata.message_type == MessageType.TRAIN else self.claim
+            return Message(told(node, reply.content), reply_to=message)
         except Exception as error:
             return Message(Error(code=2, reason=repr(error)), reply_to=message)

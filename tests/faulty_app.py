@@ -53,17 +53,22 @@ def watch_clients() -> None:
 
 
 def watch_server() -> None:
-    """Note the digest of the server's theta at the beginning of every round."""
+    """Note the digest of the server's theta at the beginning of every round, and who was counted in it."""
     from narrowcast.flower.federation import Federation
 
-    plain = Federation.open
+    plain, plain_close = Federation.open, Federation.close
 
     def open_(self: Any) -> Any:
         round, record = plain(self)
         _note(Path(f"{self.settings.folder}.thetas"), f"{round.number} {_digest(self.theta)}")
         return round, record
 
-    Federation.open = open_  # type: ignore[method-assign]
+    def close(self: Any, acc: Any, record: Any) -> None:
+        counted = sorted(client for client, last in self.counted.items() if last == record.round)
+        _note(Path(f"{self.settings.folder}.counted"), " ".join(map(str, [record.round, *counted])))
+        plain_close(self, acc, record)
+
+    Federation.open, Federation.close = open_, close  # type: ignore[method-assign]
 
 
 def misbehave(
@@ -124,10 +129,6 @@ def _billion(answer: Answer, old: bytes) -> RecordDict:
     return _edited(answer, lambda message: _replace(message, weight=wire.MAX_WEIGHT))
 
 
-def _ten_thousand(answer: Answer, old: bytes) -> RecordDict:
-    return _edited(answer, lambda message: _replace(message, weight=10_000))
-
-
 LIES: dict[str, Callable[[Answer, bytes], RecordDict]] = {
     "garbage": _garbage,
     "rubbish": _rubbish,
@@ -135,7 +136,6 @@ LIES: dict[str, Callable[[Answer, bytes], RecordDict]] = {
     "another-run": _another_run,
     "old-round": _old_round,
     "billion": _billion,
-    "ten-thousand": _ten_thousand,
 }
 _replace: Any = msgspec.structs.replace
 

@@ -25,16 +25,30 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_path(path.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes have left of their writing."""
+    for path in folder.glob(".*.tmp"):
+        writer = path.suffixes[-2].removeprefix(".") if len(path.suffixes) > 1 else ""
+        if writer.isdigit() and not _alive(int(writer)):
+            path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
-def sealed(data: bytes) -> bytes:
+def sealed(data: bytes | memoryview) -> bytes:
     """The bytes behind their digest: whoever reads them can tell whether they are whole."""
-    return xxhash.xxh3_64_digest(data) + data
+    return b"".join((xxhash.xxh3_64_digest(data), data))
 
 
 def unsealed(data: bytes) -> bytes | None:
@@ -73,3 +87,12 @@ def sync(f: io.BufferedWriter) -> None:
     """What was written is on the disk."""
     f.flush()
     os.fsync(f.fileno())
+
+
+def sync_path(path: Path) -> None:
+    """The same of a file that was closed, or of a folder: the names in it."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -14,7 +14,7 @@ from narrowcast.cli.app import app
 from narrowcast.numerics import pool
 from narrowcast.rounds import records
 from narrowcast.rounds.training import Training
-from narrowcast.runs import compare, frontier, run_folder, runner, summary
+from narrowcast.runs import checkpoints, compare, frontier, run_folder, runner, summary
 from places import EXAMPLES
 
 PLAIN = ["--lr", "20", "--width", "16", "--rounds", "4", "--cohort", "40"]
@@ -160,7 +160,7 @@ def test_a_diverging_run_stops_with_its_last_good_checkpoint(tmp_path: Path) -> 
     )
     assert done.exit_code == 1
     assert "lower --lr" in done.output
-    state = torch.load(out / "checkpoint.pt", weights_only=True)["simulation"]
+    state = checkpoints.read(out / "checkpoint.pt")["simulation"]
     assert torch.isfinite(state["server"]["sigma"]).all()
     assert not (out / "model.narrowcast").exists()
 
@@ -173,7 +173,7 @@ def test_a_checkpoint_waits_until_the_next_round_went_well(
     out = tmp_path / "run"
     flags = ["--lr", "1e12", "--schedule", "0:0,0.6:1e-15,0.7:1", "--rounds", "30", "--dim", "64"]
     assert narrowcast("run", "digits", *flags, "--out", out).exit_code == 1
-    state = torch.load(out / "checkpoint.pt", weights_only=True)["simulation"]
+    state = checkpoints.read(out / "checkpoint.pt")["simulation"]
     assert state["round"] > 0
     assert state["server"]["sigma"].abs().max() < 1e3
 
@@ -238,10 +238,14 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "other settings" in refused.output
     (out / "config.toml").write_text(text)
-    (out / "checkpoint.pt").write_bytes(b"not a checkpoint")
-    refused = narrowcast("run", "--resume", out)
-    assert refused.exit_code == 2
-    assert "is damaged" in refused.output
+    good = (out / "checkpoint.pt").read_bytes()
+    flipped = bytearray(good)
+    flipped[len(good) // 2] ^= 1
+    for bad in (b"not a checkpoint", b"", bytes(flipped), good[:-1]):
+        (out / "checkpoint.pt").write_bytes(bad)
+        refused = narrowcast("run", "--resume", out)
+        assert refused.exit_code == 2
+        assert "is damaged" in refused.output
 
 
 def test_a_damaged_folder_is_said(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 import tomli_w
-import torch
 
 from narrowcast.methods import METHODS
 from narrowcast.rounds import records
@@ -142,7 +141,7 @@ def test_lost_and_damaged_private_state_is_begun_anew_and_counted(
     monkeypatch.setattr(checkpoints, "COSTS", 0.0)
     with pytest.raises(Enough):
         runner.start(config, folder, stop_at(8))
-    saved = torch.load(folder / "checkpoint.pt", weights_only=True)["simulation"]["private"]["generations"]
+    saved = checkpoints.read(folder / "checkpoint.pt")["simulation"]["private"]["generations"]
     assert len(saved) > 200
     damaged = 0
     for client, generation in saved.tolist():

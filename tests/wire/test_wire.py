@@ -478,12 +478,12 @@ class World:
             model = self.receive(self.download())[0]
         return exchange.send_up(self.method, None, self.v, model, round, client, weight)[1]
 
-    def add(self, data, client=0):
+    def add(self, data, client=0, weight=3):
         """The sum with this upload in it; when it is refused, the sum must be as it was."""
         acc = self.method.zero(self.server)
         before = acc.total.clone()
         try:
-            return exchange.receive_up(self.method, acc, data, self.round, client, set())
+            return exchange.receive_up(self.method, acc, data, self.round, client, set(), weight)
         except WireError:
             assert torch.equal(acc.total, before)
             assert acc.weight == 0
@@ -517,7 +517,7 @@ def world(name, rounds=3, **options):
         down = exchange.send_down(made, server, round, model.version)
         model, _, _ = exchange.receive_down(made, model, down, RUN, KEY)
         upload = exchange.send_up(made, None, v, model, round, 0, 3)[1]
-        acc = exchange.receive_up(made, made.zero(server), upload, round, 0, set())
+        acc = exchange.receive_up(made, made.zero(server), upload, round, 0, set(), 3)
         server = made.step(server, acc, RoundInfo(number, number // 2, number % 2 == 1, 0.1))
     digest = exchange.digest_of(made, server, made.theta(server))
     now = Round(RUN, KEY, rounds, server.version, digest)
@@ -630,8 +630,15 @@ def test_uploads_that_are_not_the_right_numbers_are_refused(name, uplink):
 def test_a_weight_of_nothing_is_refused_and_a_huge_one_is_capped(name):
     w = world(name)
     with pytest.raises(WireError, match="weight must be a positive number"):
-        w.add(w.upload(weight=0))
-    assert w.add(w.upload(weight=2**32 - 1)).weight == 10_000
+        w.add(w.upload(weight=0), weight=0)
+    assert w.add(w.upload(weight=2**32 - 1), weight=2**32 - 1).weight == 10_000
+
+
+@every_method
+def test_a_weight_that_is_not_what_the_server_knows_is_refused(name):
+    w = world(name)
+    with pytest.raises(WireError, match="claims a weight of 4, not 3"):
+        w.add(w.upload(weight=4))
 
 
 @every_method
@@ -729,7 +736,7 @@ def test_any_payload_is_used_properly_or_refused_on_both_sides(name, payload, we
         model, theta, _ = w.receive(data)
         assert wire.digest(theta, model.side) == w.round.digest
     with suppress(WireError):
-        acc = w.add(data)
+        acc = w.add(data, weight=weight)
         assert torch.isfinite(acc.total).all()
         assert 0 < acc.weight <= 10_000
 
@@ -739,8 +746,8 @@ def test_a_client_is_heard_once_a_round(name):
     w = world(name)
     acc, seen = w.method.zero(w.server), set()
     data = w.upload()
-    acc = exchange.receive_up(w.method, acc, data, w.round, 0, seen)
+    acc = exchange.receive_up(w.method, acc, data, w.round, 0, seen, 3)
     weight = acc.weight
     with pytest.raises(WireError, match="already"):
-        exchange.receive_up(w.method, acc, data, w.round, 0, seen)
+        exchange.receive_up(w.method, acc, data, w.round, 0, seen, 3)
     assert acc.weight == weight

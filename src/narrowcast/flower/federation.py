@@ -1,14 +1,14 @@
 """The Flower driver: a run whose clients live on nodes, with the engine between them and the server.
 
 A round: the chosen clients are grouped by node; every node is sent what it lacks and its clients' numbers;
-the uploads in the answers are checked and added up in the order of the clients' numbers, so that the model
-does not depend on who was first. A node that had another model than the server believed says so and is sent
-the right download in the same round. Whoever does not answer in time is dropped, counted and named.
+the uploads in the answers are checked as they come and added up in the order of the clients' numbers, so that
+the model does not depend on who was first. A node that had another model than the server believed says so and
+is sent the right download in the same round. Whoever does not answer in time is dropped, counted and named.
+Nothing that a node sends ends the run: what is wrong with its answer is its own loss.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,37 +19,41 @@ import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from narrowcast.errors import ConfigError
+from narrowcast.errors import ConfigError, Diverged
 from narrowcast.flower.fleet import Fleet, log
-from narrowcast.flower.messages import Answer, Have, Order, Upload, pack, unpack
+from narrowcast.flower.messages import Answer, Have, Order, pack, unpack
 from narrowcast.flower.settings import FleetSettings
-from narrowcast.methods.base import Accumulator, Method
+from narrowcast.flower.uploads import OVERHEAD, Uploads
+from narrowcast.methods.base import Accumulator, Method, Server
 from narrowcast.numerics import flat
-from narrowcast.rounds import exchange
+from narrowcast.numerics.flat import all_finite
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.norms import NormBound
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.task import Task
-from narrowcast.rounds.training import Training
+from narrowcast.rounds.training import Training, claim
 from narrowcast.wire import messages as wire
-from narrowcast.wire.formats import FormatError
 from narrowcast.wire.messages import WireError
+
+FAILURES = 3  # roll-backs in a row that end a run
 
 
 @dataclass
 class Asked:
-    """The nodes of a round."""
+    """The nodes of a round, and what has come of them."""
 
     work: dict[int, list[int]]  # node -> its clients of this round
     waiting: set[int]  # nodes whose answer is still to come
     downloads: Downloads
+    uploads: Uploads
 
 
 class Federation(Training):
     """A run on a fleet of nodes."""
 
-    checkpoint_seconds = 0.0  # after every round: nodes keep private states of the last few rounds alone
+    checkpoint_seconds = 0.0  # as often as it is cheap: what came after the last one is trained again
 
     def __init__(
         self, task: Task, method: Method[Any], plan: Plan, grid: Grid, settings: FleetSettings
@@ -60,16 +64,18 @@ class Federation(Training):
                 f"--dropout {plan.dropout:g} is of the in-process simulator: nodes drop out by themselves"
             )
         self.settings = settings
-        self.fleet = Fleet(grid, plan.run, settings.timeout)
+        self.fleet = Fleet(grid, plan.run, len(task.clients), settings)
+        self.norms = NormBound(settings.norm_bound)
         self.counted: dict[int, int] = {}  # client -> the last round in which its update was counted
+        self.kept: dict[int, int] = {}  # the same, as the checkpoint on disk has it
         self._digest0 = wire.digest(self.theta0)
+        self._good: Server = self.server  # the last from which clients trained, or that was evaluated
+        self._failed = 0  # roll-backs in a row
         self._asked: Asked
 
     def collect(self, round: Round, record: RoundRecord) -> Accumulator:
         end = time.monotonic() + self.settings.timeout
-        orders = self.orders(round, record)
-        replies = self.fleet.grid.send_and_receive(orders, timeout=self.settings.timeout)
-        return self.gather(round, record, replies, end)
+        return self.gather(round, record, self.fleet.exchange(self.orders(round, record), end), end)
 
     def orders(self, round: Round, record: RoundRecord) -> list[Message]:
         """What goes to the nodes of this round's clients."""
@@ -77,23 +83,35 @@ class Federation(Training):
         work: dict[int, list[int]] = {}
         for client in self._choose(round, record):
             work.setdefault(self.fleet.host[client], []).append(client)
-        self._asked = Asked(work, set(work), Downloads(self.method, self.server, round, record))
+        weights = {
+            client: claim(self.plan, self.fleet.examples[client])
+            for clients in work.values()
+            for client in clients
+        }
+        uploads = Uploads(
+            self.method,
+            self.method.zero(self.server),
+            round,
+            weights,
+            self.task.layout.size,
+            self._dropper(record),
+        )
+        downloads = Downloads(self.method, self.server, round, record)
+        self._asked = Asked(work, set(work), downloads, uploads)
         return [self._order(node, round, record) for node in work]
 
     def gather(
         self, round: Round, record: RoundRecord, replies: Iterable[Message], end: float
     ) -> Accumulator:
         """The updates in the nodes' answers, and in those of a second try where a node lacked something."""
-        grid, uploads = self.fleet.grid, list[Upload]()
-        again = self._hear(round, record, replies, uploads)
-        left = end - time.monotonic()
-        if again and left > 0:
+        again = self._hear(round, record, replies)
+        if again and time.monotonic() < end:
             orders = [self._order(node, round, record) for node in again]
-            self._hear(round, record, grid.send_and_receive(orders, timeout=left), uploads)
+            self._hear(round, record, self.fleet.exchange(orders, end))
         for node in sorted(self._asked.waiting):
-            self._drop("no answer", self._asked.work[node], round, record)
+            self._drop("no answer", self._asked.work[node], record)
             self.fleet.forget(node)
-        return self._add(uploads, round, record)
+        return self._add(record)
 
     def _choose(self, round: Round, record: RoundRecord) -> list[int]:
         """This round's clients: of the roster, or of whoever is present."""
@@ -101,7 +119,7 @@ class Federation(Training):
         asked = self.cohorts.come(round.number, present).tolist()
         absent = [client for client in asked if client not in self.fleet.host]
         if absent:
-            self._drop("absent", absent, round, record)
+            self._drop("absent", absent, record)
         return [client for client in asked if client in self.fleet.host]
 
     def _order(self, node: int, round: Round, record: RoundRecord) -> Message:
@@ -110,8 +128,8 @@ class Federation(Training):
         theta0 = b"" if have.theta0 == self._digest0 else flat.to_bytes(self.theta0)
         down = self._asked.downloads.send(have.version, theta0)
         clients = self._asked.work[node]
-        counted = [self.counted.get(client) for client in clients]
-        order = Order(round.run, have.version, down, clients, counted, record.rate, theta0)
+        counted, kept = ([known.get(client) for client in clients] for known in (self.counted, self.kept))
+        order = Order(round.run, have.version, down, clients, counted, kept, record.rate, theta0)
         return Message(
             pack(order), node, MessageType.TRAIN, ttl=self.settings.timeout, group_id=str(round.number)
         )
@@ -121,9 +139,7 @@ class Federation(Training):
         future = have.version is not None and have.version > self.server.version
         return Have(have.theta0) if future or have.theta0 != self._digest0 else have
 
-    def _hear(
-        self, round: Round, record: RoundRecord, replies: Iterable[Message], uploads: list[Upload]
-    ) -> list[int]:
+    def _hear(self, round: Round, record: RoundRecord, replies: Iterable[Message]) -> list[int]:
         """Take the uploads; the nodes that lacked something, and are still waited for."""
         again, asked = list[int](), self._asked
         for reply in replies:
@@ -133,56 +149,92 @@ class Federation(Training):
             clients = asked.work[node]
             try:
                 if reply.has_error():
-                    raise WireError(f"error {reply.error.code}: {reply.error.reason}")
-                answer = unpack(reply.content, Answer)
-            except WireError as error:
-                self._drop("failed", clients, round, record, str(error))
+                    raise WireError(f"error {reply.error.code}: {reply.error.reason}"[:1000])
+                answer = unpack(reply.content, Answer, OVERHEAD + len(clients) * asked.uploads.bound)
+                self.fleet.members[node].have = answer.have
+                if answer.lacks:
+                    log.info("node %d is sent another download: %s", node, answer.lacks)
+                    again.append(node)
+                    continue
+                missing = asked.uploads.take(answer.uploads, clients)
+            except Exception as error:  # whatever it is, it is this node's alone
+                self._drop("failed", clients, record, f"{error}")
                 asked.waiting.remove(node)
                 continue
-            self.fleet.members[node].have = answer.have
-            if answer.lacks:
-                log.info("node %d is sent another download: %s", node, answer.lacks)
-                again.append(node)
-                continue
             asked.waiting.remove(node)
-            uploads += [upload for upload in answer.uploads if upload.client in clients]
-            if missing := set(clients) - {upload.client for upload in answer.uploads}:
-                self._drop("no answer", sorted(missing), round, record)
+            if missing:
+                self._drop("no answer", missing, record)
         return again
 
-    def _add(self, uploads: list[Upload], round: Round, record: RoundRecord) -> Accumulator:
-        acc, seen, losses, lost = self.method.zero(self.server), set[int](), 0.0, 0
-        for upload in sorted(uploads, key=lambda upload: upload.client):
-            record.up += len(upload.data)
-            before = acc.weight
-            try:
-                if not upload.data or not math.isfinite(upload.loss):
-                    raise WireError(upload.why or f"its loss is {upload.loss}")
-                acc = exchange.receive_up(self.method, acc, upload.data, round, upload.client, seen)
-            except (WireError, FormatError) as error:
-                self._drop("refused", [upload.client], round, record, str(error))
-                continue
-            losses += (acc.weight - before) * upload.loss
-            lost += upload.lost
-        record.clients, record.lost = len(seen), lost
-        if len(seen) < self.settings.min_answers:
-            log.warning("round %d has %d updates: the model stays as it was", round.number, len(seen))
+    def _add(self, record: RoundRecord) -> Accumulator:
+        uploads = self._asked.uploads
+        acc = uploads.added(self.norms, self.settings.max_weight)
+        record.up, record.clients, record.lost = uploads.bytes, len(uploads.counted), uploads.lost
+        if len(uploads.counted) < self.settings.min_answers:
+            log.warning("round %d has %d updates: the model stays as it was", record.round, record.clients)
             return self.method.zero(self.server)
-        self.counted |= dict.fromkeys(seen, round.number)
-        record.loss = losses / acc.weight if acc.weight else None
+        self.counted |= dict.fromkeys(uploads.counted, record.round)
+        record.loss = uploads.losses / acc.weight if acc.weight else None
         return acc
 
-    def _drop(
-        self, why: str, clients: list[int], round: Round, record: RoundRecord, detail: str = ""
-    ) -> None:
+    def close(self, acc: Accumulator, record: RoundRecord) -> None:
+        """The server's step; one that leads to a model that cannot be used is taken back."""
+        if record.clients:
+            self._proven()  # clients have trained from it
+        try:
+            if self._asked.uploads.ruined:
+                raise Diverged("every client's loss or update was not finite: lower lr")
+            super().close(acc, record)
+            if not all_finite(self._theta):
+                raise Diverged("the model has an infinity or a NaN: lower lr")
+        except Diverged as error:
+            self._roll_back(record, error)
+        else:
+            if record.metrics:
+                self._proven()
+
+    def _proven(self) -> None:
+        """The model can be used: this is the one to go back to."""
+        if self.server is not self._good:
+            self._good, self._failed = self.server, 0
+
+    def _roll_back(self, record: RoundRecord, error: Diverged) -> None:
+        self._failed += 1
+        if self._failed > FAILURES:
+            raise Diverged(
+                f"{error} (the model was taken back {FAILURES} times in a row, and it did not help)"
+            ) from None
+        log.warning("round %d: %s. Going back to version %d", record.round, error, self._good.version)
+        self.server, self.round = self._good, record.round + 1
+        self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
+        record.version, record.rolled_back = self.server.version, True
+        record.metrics = self.task.evaluate(self._theta) if self.round == self.rounds else {}
+        for member in self.fleet.members.values():  # versions are counted anew from here
+            if member.have.version is not None and member.have.version > self.server.version:
+                member.have = Have(member.have.theta0)
+
+    def _dropper(self, record: RoundRecord) -> Any:
+        return lambda why, clients, detail: self._drop(why, clients, record, detail)
+
+    def _drop(self, why: str, clients: list[int], record: RoundRecord, detail: str = "") -> None:
         record.dropped[why] = record.dropped.get(why, 0) + len(clients)
         named = ", ".join(map(str, sorted(clients)[:10])) + (" ..." if len(clients) > 10 else "")
-        log.warning("round %d, %s: client %s%s", round.number, why, named, f" ({detail})" if detail else "")
+        log.warning("round %d, %s: client %s%s", record.round, why, named, f" ({detail})" if detail else "")
 
     def state(self) -> dict[str, Any]:
-        pairs = torch.tensor(sorted(self.counted.items()), dtype=torch.int64).view(-1, 2)
-        return {**super().state(), "counted": pairs}
+        norms = torch.tensor(list(self.norms.history), dtype=torch.float64)
+        return {**super().state(), "counted": _pairs(self.counted), "norms": norms}
+
+    def settle(self, state: dict[str, Any]) -> None:
+        self.kept = dict(state["counted"].tolist())
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
         self.counted = dict(state["counted"].tolist())
+        self.kept = dict(self.counted)
+        self.norms.history.extend(state.get("norms", torch.zeros(0)).tolist())
+        self._good = self.server
+
+
+def _pairs(numbers: dict[int, int]) -> torch.Tensor:
+    return torch.tensor(sorted(numbers.items()), dtype=torch.int64).view(-1, 2)

@@ -1,24 +1,33 @@
 """Who is there: which node hosts which clients, and what version of the model it has.
 
 A node is asked once, when the engine first lists it, and again after it failed to answer; until its reply is
-in, it is given no work. Asking never holds a round up. A node that is slow is not asked a second time: the two
-would be answered side by side, and the later end would put back what the node had at the earlier beginning.
+in, it is given no work. Asking never holds a round up. A node that is slow is not asked a second time: the
+two would be answered side by side, and the later end would put back what the node had at the earlier
+beginning.
+A claim to a client that another node hosts waits until that one has left.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from narrowcast.flower.messages import Ask, Have, Here, pack, unpack
+from narrowcast.flower.roster import Roster
+from narrowcast.flower.settings import FleetSettings
 from narrowcast.wire.messages import WireError
 
 log = logging.getLogger("flwr")  # Flower's own: it reaches the user's terminal
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.3
+AGAIN_SECONDS = 60.0  # before a node that could not take part is asked again: each time it starts a process
+CLAIM_BYTES = 1024  # of a reply beside its clients, each of whom takes at most CLIENT_BYTES
+CLIENT_BYTES = 16
 
 
 @dataclass
@@ -30,13 +39,17 @@ class Member:
 
 
 class Fleet:
-    def __init__(self, grid: Grid, run: bytes, patience: float) -> None:
-        self.grid, self.run = grid, run
-        self.patience = patience  # seconds before a node that did not reply is asked again
+    """The nodes of a run with so many clients in all."""
+
+    def __init__(self, grid: Grid, run: bytes, total: int, settings: FleetSettings) -> None:
+        self.grid, self.run, self.total, self.settings = grid, run, total, settings
+        self.roster = Roster(Path(settings.roster) if settings.roster else None)
         self.members: dict[int, Member] = {}  # by node id
         self.host: dict[int, int] = {}  # client -> node id
+        self.examples: dict[int, int] = {}  # client -> how many it has, as its node has said
         self._asked: dict[str, tuple[int, float]] = {}  # message id -> (node, when)
-        self._refused: set[int] = set()  # nodes whose claim was said to be wrong already
+        self._claims: dict[int, Here] = {}  # node -> what it claims and others still host
+        self._left_out: dict[int, float] = {}  # node -> when it was: an error, or a claim that is wrong
 
     @property
     def clients(self) -> list[int]:
@@ -45,20 +58,23 @@ class Fleet:
 
     def look(self) -> None:
         """Ask newcomers, hear who has replied, and forget who has left."""
-        listed = set(self.grid.get_node_ids())
+        listed, now = set(self.grid.get_node_ids()), time.monotonic()
         for node in set(self.members) - listed:
             self.forget(node)
+        self._claims = {node: here for node, here in self._claims.items() if node in listed}
+        for node, here in list(self._claims.items()):
+            self._welcome(node, here)
         self._hear()
-        now = time.monotonic()
+        patience = self.settings.timeout
         self._asked = {
             i: (node, when)
             for i, (node, when) in self._asked.items()
-            if node in listed and now - when < self.patience
+            if node in listed and now - when < patience
         }
-        waiting = {node for node, _ in self._asked.values()}
-        new = sorted(listed - set(self.members) - waiting)
-        if new:
-            asks = [Message(pack(Ask(self.run)), node, MessageType.QUERY, ttl=self.patience) for node in new]
+        self._left_out = {n: when for n, when in self._left_out.items() if now - when < AGAIN_SECONDS}
+        known = {node for node, _ in self._asked.values()} | set(self.members) | set(self._claims)
+        if new := sorted(listed - known - set(self._left_out)):
+            asks = [Message(pack(Ask(self.run)), node, MessageType.QUERY, ttl=patience) for node in new]
             for node, sent in zip(new, self.grid.push_messages(asks), strict=True):
                 self._asked[sent] = node, now
 
@@ -79,6 +95,19 @@ class Fleet:
             time.sleep(POLL_SECONDS)
             self.look()
 
+    def exchange(self, messages: Iterable[Message], end: float) -> Iterator[Message]:
+        """Send them; the replies as they come, until all are in or the time is over."""
+        waiting = set(self.grid.push_messages(list(messages)))
+        while waiting:
+            for reply in self.grid.pull_messages(list(waiting)):
+                waiting.discard(reply.metadata.reply_to_message_id)
+                yield reply
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            if waiting:
+                time.sleep(min(POLL_SECONDS, left))
+
     def forget(self, node: int) -> None:
         """The node has left, or does not answer: no work until it replies to a new query."""
         member = self.members.pop(node, None)
@@ -92,21 +121,42 @@ class Fleet:
             node, _ = self._asked.pop(reply.metadata.reply_to_message_id, (None, 0.0))
             if node is None:
                 continue
-            if reply.has_error():
-                log.warning("node %d cannot take part: %s", node, reply.error.reason)
-                continue
             try:
-                self._welcome(node, unpack(reply.content, Here))
-            except WireError as error:
-                if node not in self._refused:
-                    log.warning("node %d is left out: %s", node, error)
-                    self._refused.add(node)
+                if reply.has_error():
+                    raise WireError(f"error {reply.error.code}: {reply.error.reason}"[:1000])
+                here = unpack(reply.content, Here, CLAIM_BYTES + CLIENT_BYTES * self.total)
+                self._check(node, here)
+            except Exception as error:  # whatever it is, it is this node's alone
+                log.warning("node %d is left out: %s", node, error)
+                self._left_out[node] = time.monotonic()
+                continue
+            self._welcome(node, here)
+
+    def _check(self, node: int, here: Here) -> None:
+        """A WireError for a claim that cannot be right, whoever else is there."""
+        clients, most = here.clients, self.settings.node_clients or self.total
+        if not clients or len(set(clients)) < len(clients):
+            raise WireError(f"it must host clients, each once, and says {clients[:10]}")
+        if len(clients) > most:
+            raise WireError(f"it claims {len(clients)} clients: a node may host {most}")
+        if max(clients) >= self.total:
+            raise WireError(f"it claims client {max(clients)}: the federation has {self.total}, from 0")
+        if len(here.examples) != len(clients):
+            raise WireError(f"it has {len(clients)} clients, and says of {len(here.examples)} what they have")
+        self.roster.check(node, clients)
 
     def _welcome(self, node: int, here: Here) -> None:
-        if not here.clients or len(set(here.clients)) < len(here.clients):
-            raise WireError(f"it must host clients, each once, and says {here.clients[:10]}")
-        for client in here.clients:
-            if self.host.get(client, node) != node:
-                raise WireError(f"it claims client {client}, whom node {self.host[client]} hosts")
+        """Give the node its clients, or keep its claim for when they are free."""
+        taken = next((c for c in here.clients if self.host.get(c, node) != node), None)
+        if taken is not None:
+            if node not in self._claims:
+                log.warning(
+                    "node %d waits: it claims client %d, whom node %d hosts", node, taken, self.host[taken]
+                )
+            self._claims[node] = here
+            return
+        self._claims.pop(node, None)
+        self.roster.bind(node, here.clients)
         self.members[node] = Member(list(here.clients), here.have)
         self.host |= dict.fromkeys(here.clients, node)
+        self.examples |= zip(here.clients, here.examples, strict=True)

@@ -41,6 +41,7 @@ class Have(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 class Here(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     clients: Clients  # the numbers of the clients that the node hosts
+    examples: Clients  # how many each of them has
     have: Have
 
 
@@ -50,6 +51,9 @@ class Order(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     down: bytes  # the core's message
     clients: Clients  # who trains
     counted: list[Number | None]  # the last round in which an update of each was counted
+    kept: list[
+        Number | None
+    ]  # the same, as the server's checkpoint has it: a server killed now goes on there
     rate: float
     theta0: bytes = b""  # float32, to a node that has another one
 
@@ -83,17 +87,22 @@ def pack(content: Ask | Here | Order | Answer) -> RecordDict:
     )
 
 
-def unpack(records: RecordDict, kind: type[T]) -> T:
-    """The content of a message, checked against its schema."""
-    parts = list[bytes]()
+def unpack(records: RecordDict, kind: type[T], limit: int = 1 << 34) -> T:
+    """The content of a message, checked against its schema; one of more bytes than `limit` is not read."""
+    parts, size = list[bytes](), 0
     try:
         while (name := _name(len(parts))) in records:
             part = records[name][FIELD]
             if not isinstance(part, bytes):
                 raise WireError(f"record {name} holds a {type(part).__name__}, not bytes")
             parts.append(part)
+            size += len(part)
+            if size > limit:
+                raise WireError(f"over the {limit} bytes that this {kind.__name__} can need")
         return msgspec.msgpack.decode(parts[0] if len(parts) == 1 else b"".join(parts), type=kind)
-    except (KeyError, TypeError, msgspec.DecodeError, RecursionError) as error:
+    except WireError:
+        raise
+    except (KeyError, TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise WireError(f"not a narrowcast {kind.__name__}: {error}") from None
 
 

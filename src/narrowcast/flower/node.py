@@ -22,13 +22,11 @@ from narrowcast.rounds import exchange, store
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.local import client_updates
 from narrowcast.rounds.task import Task
-from narrowcast.rounds.training import augment_key, claim, local_work
+from narrowcast.rounds.training import MAX_U32, augment_key, claim, local_work
 from narrowcast.runs.config import RunConfig
 from narrowcast.wire import messages as wire
 from narrowcast.wire.formats import FormatError
 from narrowcast.wire.messages import WireError
-
-GENERATIONS = 3  # of a client's private state: the server may go back to a checkpoint of two rounds ago
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,9 @@ class Node:
 
     def here(self) -> Here:
         """Who is hosted, and what there is to start from."""
-        return Here(sorted(self.hosted.clients), Have(self.digest, self._model().version))
+        clients = sorted(self.hosted.clients)
+        examples = [min(len(self.task.clients[self.hosted.clients[c]]), MAX_U32) for c in clients]
+        return Here(clients, examples, Have(self.digest, self._model().version))
 
     def answer(self, order: Order) -> Answer:
         """The uploads of the clients that the order names."""
@@ -88,8 +88,8 @@ class Node:
         group = [(self.hosted.clients[c], round.client_key(c)) for c in order.clients]
         local = local_work(self.plan, self.method, order.rate)
         updates = client_updates(self.task, theta, group, local, augment_key(self.plan, round.number))
-        for client, counted, (index, _), (loss, v) in zip(
-            order.clients, order.counted, group, updates, strict=True
+        for client, counted, kept, (index, _), (loss, v) in zip(
+            order.clients, order.counted, order.kept, group, updates, strict=True
         ):
             private = self._private(client, counted)
             lost = self.method.stateful and counted is not None and private is None
@@ -100,7 +100,7 @@ class Node:
                 yield Upload(client, b"", loss, lost, str(error)[:200])
                 continue
             if private is not None:
-                self._put_private(client, round.number, counted, private)
+                self._put_private(client, private, round.number, {counted, kept})
             yield Upload(client, data, loss, lost)
 
     def _lacking(self, model: Model, why: str) -> Answer:
@@ -150,12 +150,16 @@ class Node:
         data = self.shelf.get(_name(client, counted))
         return None if data is None else store.from_bytes(data)
 
-    def _put_private(self, client: int, round: int, counted: int | None, private: Private) -> None:
+    def _put_private(self, client: int, private: Private, round: int, counted: set[int | None]) -> None:
+        """The state after this round; of the others, those are kept that the server may go on from.
+
+        That is the one it has counted, and the one its checkpoint has; a checkpoint that it writes from now
+        on has one of these or this round's.
+        """
         self.shelf.put(_name(client, round), store.to_bytes(private))
         mine = f"client-{client}-"
         rounds = {int(n.removeprefix(mine)) for n in self.shelf.names() if n.startswith(mine) and n != mine}
-        past = sorted(r for r in rounds if r <= round)  # what is later a server has gone back from
-        for old in rounds - {counted, *past[-GENERATIONS:]}:
+        for old in rounds - counted - {round}:
             self.shelf.remove(_name(client, old))
 
 

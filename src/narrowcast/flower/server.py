@@ -14,7 +14,7 @@ from narrowcast.flower.fleet import log
 from narrowcast.flower.settings import FleetSettings, fleet_settings, run_settings
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.task import Task
-from narrowcast.runs import attempts, runner
+from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.run_folder import Facts
 from narrowcast.runs.runner import Driver
@@ -47,7 +47,7 @@ def begin_or_resume(config: RunConfig, fleet: FleetSettings, driver: Driver, tas
     """The folder of the finished run."""
     folder = Path(fleet.folder)
     progress = _Progress()
-    if not attempts.begun(folder):
+    if not run_folder.is_run(folder):
         return runner.start(config, folder, progress, force=True, task=task, driver=driver)
     attempts.agree(config, folder, "choose another narrowcast.folder, or remove it")
     log.info("going on with the run in %s", folder)

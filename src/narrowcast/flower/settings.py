@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from narrowcast.errors import ConfigError
+from narrowcast.methods.base import MAX_WEIGHT
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config
 from narrowcast.runs.used import refuse_unused
@@ -37,6 +38,19 @@ class FleetSettings(BaseModel):
     timeout: Annotated[float, Field(gt=0)] = Field(default=600.0, description="seconds for a round's answers")
     wait: Annotated[float, Field(gt=0)] = Field(
         default=3600.0, description="seconds to wait for min_clients before the run stops"
+    )
+    roster: str = Field(
+        default="",
+        description="a file that binds clients to the nodes that first host them; for nodes with keys",
+    )
+    node_clients: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="clients that one node may host; 0: any number"
+    )
+    max_weight: Annotated[int, Field(ge=1, le=int(MAX_WEIGHT))] = Field(
+        default=int(MAX_WEIGHT), description="one client's say in a round, with weighting = examples"
+    )
+    norm_bound: Annotated[float, Field(ge=0)] = Field(
+        default=30.0, description="an update's norm, times the median of those before; 0: not bounded"
     )
 
 

@@ -41,6 +41,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
+        files.sweep(path)
 
     def get(self, name: str) -> bytes | None:
         try:

@@ -10,6 +10,7 @@ checkpoint and resuming beside it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -61,7 +62,7 @@ class NarrowcastStrategy(Strategy):
         self.fleet = self.fleet.model_copy(update={"timeout": timeout})
         config = make_config({**self.settings, "rounds": num_rounds})
         task = ModelTask(self.model, clients=config.clients or self.fleet.min_clients)
-        run = prepare(config, task)
+        run = prepare(config, task, os.urandom(8))
         self.run = Federation(task, run.method, run.plan, grid, self.fleet)
         return super().start(
             grid,

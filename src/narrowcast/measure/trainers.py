@@ -81,7 +81,7 @@ class InFolders:
                 self._watch(trial, record.round + 1, facts.rounds, record.metrics)
 
         def run(config: RunConfig, folder: Path) -> None:
-            if attempts.begun(folder):
+            if run_folder.is_run(folder):
                 runner.resume(folder, watch, lambda: decided)
             else:
                 runner.start(config, folder, watch, force=True, until=lambda: decided)
@@ -94,7 +94,7 @@ class InFolders:
 
     def _read(self, folder: Path, target: float | None) -> Trained | None:
         """What became of a run, from its folder; None: it is to be begun, or gone on with."""
-        if not attempts.begun(folder) or not (folder / run_folder.RECORDS).is_file():
+        if not run_folder.is_run(folder) or not (folder / run_folder.RECORDS).is_file():
             return None
         facts = run_folder.load_facts(folder)
         curve = [*records.curve(records.read(folder / run_folder.RECORDS), facts.metric).items()]

@@ -158,6 +158,18 @@ class Method(ABC, Generic[S]):
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         """(where in acc.total, numbers to add there) of an upload; one that does not fit is a WireError."""
 
+    def upload_bound(self, D: int) -> int:
+        """Bytes that no upload for a model of D parameters exceeds: what is longer need not be read."""
+        return 1024 + 8 * self.upload_numbers(D)
+
+    def upload_numbers(self, D: int) -> int:
+        """Numbers in an upload, at most: each takes up to eight bytes, as a value and its place."""
+        return D
+
+    def norm(self, acc: Accumulator, up: Payload) -> float:
+        """The Euclidean norm of an upload's numbers; one that does not fit is a WireError."""
+        return float(torch.linalg.vector_norm(self._bounded(acc, up)[1], dtype=torch.float64))
+
     def add(self, acc: Accumulator, up: Payload, weight: float) -> Accumulator:
         """acc + weight * up, the weight capped. A payload that is refused leaves acc as it was."""
         weight = capped(weight)
@@ -168,14 +180,18 @@ class Method(ABC, Generic[S]):
         return self._added(acc, total, 1.0, weight, count)
 
     def _added(self, acc: Accumulator, up: Payload, factor: float, weight: float, count: int) -> Accumulator:
-        where, numbers = self.terms(acc, up)
-        if numbers.numel() and max(map(abs, torch.aminmax(numbers))) > MAX_NUMBER:  # finite, but no gradient:
-            raise WireError(f"an update has a number beyond {MAX_NUMBER:g}")  # it would end all training
+        where, numbers = self._bounded(acc, up)
         grown = acc.total[where] + (numbers if factor == 1.0 else numbers * factor)
         if not all_finite(grown):
             raise WireError("an update overflows the sum of the round")
         acc.total[where] = grown  # the accumulator is the one thing that is changed in place
         return replace(acc, weight=acc.weight + weight, count=acc.count + count)
+
+    def _bounded(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
+        where, numbers = self.terms(acc, up)
+        if numbers.numel() and max(map(abs, torch.aminmax(numbers))) > MAX_NUMBER:  # finite, but no gradient:
+            raise WireError(f"an update has a number beyond {MAX_NUMBER:g}")  # it would end all training
+        return where, numbers
 
     @abstractmethod
     def step(self, server: S, acc: Accumulator, round: RoundInfo) -> S:

@@ -168,7 +168,7 @@ class OnLattice(Downlink):
         return replace(trail, pace=trail.pace.restarted(ended)).followed_by(version, stage, zero)
 
     def _change(self, values: NDArray[np.float32], start: Published | None) -> float:
-        """How far (rms) Sigma itself came since it was published so, whose rounding has s^2 / 12 of the square."""
+        """How far (rms) Sigma came since it was published so: without the s^2 / 12 of that rounding."""
         if start is None or not start.points.numbers.any():
             return math.sqrt(rans.sum_of_squares(values) / values.size)
         square = rans.sum_of_squares(values - start.points.values.numpy()) / values.size

@@ -87,6 +87,9 @@ class EF21(Uncompressed):
         packed, where, sent = sparse.pack_largest(lacks, count(self.k, v.numel()), self.uplink, key)
         return {"estimate": g.index_add(0, where, sent)}, wire.payload(packed)
 
+    def upload_numbers(self, D: int) -> int:
+        return count(self.k, D)
+
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         return sparse_terms(acc, up, count(self.k, acc.total.shape[1]))
 

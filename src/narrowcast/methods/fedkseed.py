@@ -173,6 +173,9 @@ class FedKSeed(Method[SeedsServer]):
             raise ValueError(f"expected 1 to {MAX_STEPS} slopes, one a local step, got {tuple(v.shape)}")
         return private, wire.payload([wire.block(v)], route=self.route(key))
 
+    def upload_numbers(self, D: int) -> int:
+        return MAX_STEPS
+
     def zero(self, server: SeedsServer) -> Accumulator:
         return Accumulator(torch.zeros(1, self.directions))
 

@@ -109,6 +109,9 @@ class FetchSGD(Changes):
     ) -> tuple[Private | None, Payload]:
         return private, wire.payload([wire.block(self.sketch(v.numel()).sketch(v), self.uplink, key)])
 
+    def upload_numbers(self, D: int) -> int:
+        return self.sketch(D).size
+
     def zero(self, server: ChangesServer) -> Accumulator:
         return Accumulator(torch.zeros(1, self.sketch(server.weights.numel()).size))
 

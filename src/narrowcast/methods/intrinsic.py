@@ -215,6 +215,9 @@ class Intrinsic(Method[IntrinsicServer]):
             block = lattice.dithered(coordinates, key, lattice.step_of(coordinates, self.up_bits))
         return private, wire.payload([block], stage=model.stage, route=k, key=key)
 
+    def upload_numbers(self, D: int) -> int:
+        return self.dim
+
     def zero(self, server: IntrinsicServer) -> Accumulator:
         return Accumulator(torch.zeros_like(server.sigma), stage=server.stage)
 

@@ -73,6 +73,9 @@ class RandomMask(Changes):
         values = v[self.positions(route, v.numel())]
         return private, wire.payload([wire.block(values, self.uplink, key)], route=route)
 
+    def upload_numbers(self, D: int) -> int:
+        return count(self.k, D)
+
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         D = acc.total.shape[1]
         k = count(self.k, D)

@@ -1,7 +1,7 @@
 """What a method's messages take before any is made: numbers and bytes, for a model of D parameters.
 
-With few bits a number, bytes are those asked for: uploads come within five per cent of them, and the downloads
-of a client that comes once an epoch within fifteen.
+With few bits a number, bytes are those asked for: uploads come within five per cent of them, and downloads of
+a client that comes once an epoch within fifteen.
 """
 
 from __future__ import annotations

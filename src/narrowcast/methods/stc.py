@@ -84,6 +84,9 @@ class STC(Replay):
     def zero(self, server: ReplayServer) -> Accumulator:
         return Accumulator(torch.zeros(1, server.model.base.numel()))
 
+    def upload_numbers(self, D: int) -> int:
+        return count(self.k, D)
+
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         D = acc.total.shape[1]
         where, numbers = ternary.read(only_block(up), D, count(self.k, D))

@@ -67,6 +67,9 @@ class TopK(Changes):
             private = {"error": x.index_copy(0, where, x[where] - sent)}
         return private, wire.payload(packed)
 
+    def upload_numbers(self, D: int) -> int:
+        return count(self.k, D)
+
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         return sparse_terms(acc, up, count(self.k, acc.total.shape[1]))
 

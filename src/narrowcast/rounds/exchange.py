@@ -91,7 +91,13 @@ def send_up(
 
 
 def receive_up(
-    method: Method[Any], acc: Accumulator, data: bytes, round: Round, client: int, seen: set[int]
+    method: Method[Any],
+    acc: Accumulator,
+    data: bytes,
+    round: Round,
+    client: int,
+    seen: set[int],
+    weight: int = 1,
 ) -> Accumulator:
     """acc with one client's update added; a message that does not belong here is a WireError.
 
@@ -99,18 +105,21 @@ def receive_up(
     """
     if client in seen:
         raise WireError(f"client {client} has sent its update of round {round.number} already")
-    message = check_up(method, data, round, client)
-    acc = method.add(acc, message.payload, message.weight)
+    message = check_up(method, data, round, client, weight)
+    acc = method.add(acc, message.payload, weight)
     seen.add(client)
     return acc
 
 
-def check_up(method: Method[Any], data: bytes, round: Round, client: int) -> Message:
+def check_up(method: Method[Any], data: bytes, round: Round, client: int, weight: int = 1) -> Message:
     """The message, if it is this run's, this round's, from this theta, by the route this client must take.
 
-    With it come the client's key and route, which it did not have to send.
+    `weight` is what the server knows the update to weigh: another claim is refused. With the message come the
+    client's key and route, which it did not have to send.
     """
     message = _decode(data, round.run)
+    if message.weight != min(weight, wire.MAX_WEIGHT):
+        raise WireError(f"client {client} claims a weight of {message.weight}, not {weight}")
     if not message.payload.blocks:
         raise WireError(f"client {client} sent no numbers")
     if (message.round, message.version) != (round.number, round.version):

@@ -25,6 +25,7 @@ class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     down_dense: int = 0  # the part of `down` sent as whole models although the method compresses
     dropped: dict[str, int] = {}  # why -> how many clients
     lost: int = 0  # clients whose private state was lost, and begun anew
+    rolled_back: bool = False  # the round led to a model that could not be used: it is an earlier one again
     metrics: dict[str, float] = {}  # on held-out data, where this round was evaluated
     seconds: float = 0.0
     client_seconds: float = 0.0  # a client's share: reconcile, and its part of the cohort's training

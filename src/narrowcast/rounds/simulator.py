@@ -143,7 +143,7 @@ class Simulation(Training):
                     self.method, self.store.get(client), v, self._client, work.round, client, claim
                 )
                 record.up += len(data)
-                acc = exchange.receive_up(self.method, acc, data, work.round, client, seen)
+                acc = exchange.receive_up(self.method, acc, data, work.round, client, seen, claim)
             except (WireError, FormatError):
                 record.dropped["refused"] = record.dropped.get("refused", 0) + 1
                 continue

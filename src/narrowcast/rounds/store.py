@@ -38,6 +38,7 @@ class ClientStore:
         self._held: OrderedDict[int, Private] = OrderedDict()  # in memory, the longest unused first
         self._bytes = 0  # of them
         self._unwritten: set[int] = set()  # which of them no file has
+        self._unsynced: set[Path] = set()  # files that a crash of the machine may still take
         self._pinned: list[dict[int, int]] = []  # snapshots that may be gone back to, the oldest first
 
     def __len__(self) -> int:
@@ -80,6 +81,7 @@ class ClientStore:
             return {"states": {client: private for client, private in states.items() if private is not None}}
         for client in sorted(self._unwritten):
             self._write(client)
+        self._sync()
         self._pinned.append(dict(self._generation))
         pairs = sorted(self._generation.items())
         return {"generations": torch.tensor(pairs, dtype=torch.int64).view(-1, 2)}
@@ -146,8 +148,19 @@ class ClientStore:
 
     def _write(self, client: int) -> None:
         sealed = files.sealed(to_bytes(self._held[client]))
-        self._path(client, self._generation[client]).write_bytes(sealed)
+        path = self._path(client, self._generation[client])
+        path.write_bytes(sealed)
+        self._unsynced.add(path)
         self._unwritten.discard(client)
+
+    def _sync(self) -> None:
+        """What a checkpoint is about to count is on the disk before it."""
+        for path in self._unsynced:
+            if path.exists():
+                files.sync_path(path)
+        if self._unsynced:
+            files.sync_path(self._root())
+        self._unsynced.clear()
 
 
 def to_bytes(private: Private) -> bytes:

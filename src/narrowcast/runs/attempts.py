@@ -23,7 +23,7 @@ def folder_of(config: RunConfig) -> str:
 
 def attempt(config: RunConfig, folder: Path, run: Run | None = None) -> bool:
     """Whether the run in this folder came to its end; False: it diverged. Neither is ever repeated."""
-    if begun(folder):
+    if run_folder.is_run(folder):
         agree(config, folder, "remove it")
         if outcome(folder) is not None:
             return run_folder.finished(folder)
@@ -37,21 +37,18 @@ def attempt(config: RunConfig, folder: Path, run: Run | None = None) -> bool:
     return True
 
 
-def begun(folder: Path) -> bool:
-    """Whether there is a run to go on with: a kill may come before the last of its first files."""
-    return run_folder.is_run(folder) and (folder / run_folder.CONFIG).is_file()
-
-
 def outcome(folder: Path) -> str | None:
     """ "finished", or "diverged"; None: it is still to be run, or to be gone on with."""
-    if begun(folder) and run_folder.finished(folder):
+    if not run_folder.is_run(folder):
+        return None
+    if run_folder.finished(folder):
         return "finished"
-    return "diverged" if begun(folder) and (folder / DIVERGED).is_file() else None
+    return "diverged" if (folder / DIVERGED).is_file() else None
 
 
 def in_process(config: RunConfig, folder: Path) -> None:
     """Run here, or go on."""
-    if begun(folder):
+    if run_folder.is_run(folder):
         runner.resume(folder)
     else:
         runner.start(config, folder, force=True)

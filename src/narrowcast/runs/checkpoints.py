@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -43,5 +44,18 @@ class Checkpoints:
         files.sync(self.log)
         buffer = io.BytesIO()
         torch.save({"run": self.run.hex(), "simulation": state}, buffer)
-        files.write_atomically(self.folder / CHECKPOINT, buffer.getbuffer())
+        files.write_atomically(self.folder / CHECKPOINT, files.sealed(buffer.getbuffer()))
         self.training.settle(state)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What was written, whole; else a ValueError."""
+    data = path.read_bytes()
+    body = files.unsealed(data)
+    if body is None and data[:2] == b"PK":  # of the first version, whose only seals are those of a zip file
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            body = None if archive.testzip() else data
+    if body is None:
+        raise ValueError("its digest is another")
+    found: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True)
+    return found

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from narrowcast.errors import ConfigError, located
-from narrowcast.runs import attempts, runner
+from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
 from narrowcast.runs.runner import OnRecord
@@ -54,7 +54,7 @@ def run_all(
     """Run what is missing, in order; the folders of all runs."""
     for name, config in comparison.configs.items():
         folder = out / name
-        if not force and attempts.begun(folder):
+        if not force and run_folder.is_run(folder):
             attempts.agree(config, folder, "use --force, or another --out")
             runner.resume(folder, on_record)
         else:

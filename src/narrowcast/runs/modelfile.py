@@ -101,7 +101,7 @@ def read(path: Path) -> ModelFile:
             model = ModelFile(**fields, payload=wire.encode_payload(old.payload.now()))
         else:
             model = decode(data, type=ModelFile)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise WireError(f"{path} is not a narrowcast model: {error}") from None
     if model.magic not in (MAGIC, MAGIC1) or model.method not in METHODS:
         raise WireError(
@@ -126,10 +126,12 @@ def rebuild(model: ModelFile, theta0: Tensor) -> Tensor:
         )
     try:
         method = _method(model)
-    except (TypeError, ValueError) as error:
+        payload = wire.decode_payload(model.payload)
+        _, theta = method.reconcile(method.newcomer(theta0, model.layout), payload, model.version)
+    except WireError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
         raise WireError(f"the model file's settings are wrong: {error}") from None
-    payload = wire.decode_payload(model.payload)
-    _, theta = method.reconcile(method.newcomer(theta0, model.layout), payload, model.version)
     if model.digest(theta) != model.theta:
         raise WireError("the rebuilt weights do not have the digest in the file: it is damaged")
     return theta

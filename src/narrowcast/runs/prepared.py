@@ -47,8 +47,11 @@ class Prepared:
         return Simulation(self.task, self.method, self.plan)
 
 
-def prepare(config: RunConfig, task: Task | None = None) -> Prepared:
-    """`task` is the caller's own, in place of the one that the configuration names."""
+def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> Prepared:
+    """`task` is the caller's own, in place of the one that the configuration names.
+
+    `salt` tells two runs of equal settings apart, where others keep something for a run: nodes do.
+    """
     task = task or build(config.task, config.task_options())
     theta0, clients = task.theta0(), len(task.clients)
     method, plan = config.build_method(clients), config.plan(clients)
@@ -65,7 +68,7 @@ def prepare(config: RunConfig, task: Task | None = None) -> Prepared:
             "threads": config.threads or (1 if theta0.numel() < SMALL_MODEL else pool.default_threads()),
         }
     )
-    run = exchange.run_id(_description(config) + digest1(theta0))
+    run = exchange.run_id(_description(config) + digest1(theta0) + salt)
     return Prepared(config, task, theta0, method, replace(plan, run=run))
 
 

@@ -39,15 +39,18 @@ class Facts(msgspec.Struct, frozen=True):
     narrowcast: str
     torch: str
     commit: str = ""  # of narrowcast's own source, where that is a clone
+    salt: str = ""  # hex: what tells this run from others of equal settings
 
 
 def is_run(folder: Path) -> bool:
-    return (folder / FACTS).is_file()
+    """Whether a run was begun here; one that was killed before the second of its first files was not."""
+    return (folder / FACTS).is_file() and (folder / CONFIG).is_file()
 
 
 def load_config(folder: Path) -> RunConfig:
-    if not is_run(folder) or not (folder / CONFIG).is_file():
-        raise ConfigError(f"{folder} is not a run folder: it has no config.toml")
+    if not is_run(folder):
+        lacks = CONFIG if (folder / FACTS).is_file() else FACTS
+        raise ConfigError(f"{folder} is not a run folder, or its run has not begun: it has no {lacks}")
     return make_config(read_toml(folder / CONFIG))
 
 

@@ -6,6 +6,7 @@ a resumed run drops whatever lines lie beyond its checkpoint.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.store import ClientStore
 from narrowcast.rounds.task import Task
 from narrowcast.rounds.training import Training
-from narrowcast.runs import modelfile
+from narrowcast.runs import checkpoints, modelfile
 from narrowcast.runs.checkpoints import Checkpoints
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.interrupts import interrupts
@@ -80,9 +81,10 @@ def start(
     if (folder / CONFIG).exists() and not is_run(folder):
         raise ConfigError(f"{folder} has a config.toml that no run has written: choose another --out")
     # Whatever is wrong with the settings or the data is said before a file is written.
-    run = _prepare(config, folder, task, driver)
+    run = _prepare(config, folder, task, driver, os.urandom(8))
     folder.mkdir(parents=True, exist_ok=True)
     with files.locked(folder):
+        files.sweep(folder)
         for name in FILES:
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / PRIVATE, ignore_errors=True)
@@ -104,8 +106,9 @@ def resume(
     with files.locked(folder):
         if finished(folder):
             return folder
-        run = _prepare(config, folder, task, driver)
+        files.sweep(folder)
         before = load_facts(folder)
+        run = _prepare(config, folder, task, driver, bytes.fromhex(before.salt))
         if (run.facts.theta0, run.facts.clients, run.facts.rounds) != (
             before.theta0,
             before.clients,
@@ -140,8 +143,8 @@ def _simulated(task: Task, method: Method[Any], plan: Plan, folder: Path) -> Tra
     return Simulation(task, method, plan, ClientStore(folder / PRIVATE))
 
 
-def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver | None) -> _Run:
-    run = prepare(config, task)
+def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver | None, salt: bytes) -> _Run:
+    run = prepare(config, task, salt)
     training = (driver or _simulated)(run.task, run.method, run.plan, folder)
     facts = Facts(
         label=run.config.label,
@@ -158,6 +161,7 @@ def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver 
         narrowcast=__version__,
         torch=str(torch.__version__),
         commit=files.commit(),
+        salt=salt.hex(),
     )
     return _Run(run, facts, training)
 
@@ -184,21 +188,21 @@ def _go(run: _Run, folder: Path, on_record: OnRecord | None, until: Until | None
 
 
 def _rounds(
-    run: _Run, checkpoints: Checkpoints, on_record: OnRecord | None, until: Until | None, stop: Event
+    run: _Run, keeper: Checkpoints, on_record: OnRecord | None, until: Until | None, stop: Event
 ) -> None:
-    training, log = run.training, checkpoints.log
+    training, log = run.training, keeper.log
     if training.round == 0:
-        checkpoints.write(training.state())
+        keeper.write(training.state())
     for record in training:
-        checkpoints.went_well()
+        keeper.went_well()
         log.write(records.to_line(record))
         log.flush()
         if on_record:
             on_record(run.facts, record)
-        checkpoints.take_if_due()
+        keeper.take_if_due()
         if stop.is_set() or (until is not None and until()):
             break
-    checkpoints.write(training.state())
+    keeper.write(training.state())
 
 
 def _restore(run: _Run, folder: Path, on_record: OnRecord | None) -> None:
@@ -208,16 +212,14 @@ def _restore(run: _Run, folder: Path, on_record: OnRecord | None) -> None:
         (folder / RECORDS).unlink(missing_ok=True)
         return
     try:
-        state = torch.load(path, weights_only=True)
+        state = checkpoints.read(path)
         if state["run"] != run.prepared.plan.run.hex():
             raise ConfigError(f"{path} belongs to other settings than {folder / CONFIG}: it cannot go on")
         run.training.restore(state["simulation"])
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(
-            f"{path} is damaged ({type(error).__name__}): start the run anew with --force"
-        ) from error
+        raise ConfigError(f"{path} is damaged ({error}): start the run anew with --force") from error
     done = records.read(folder / RECORDS, before=run.training.round)
     if len(done) != run.training.round:
         raise ConfigError(
