@@ -80,8 +80,6 @@ def plan(
     rows: list[PlanRow] = []
     for name in ROWS:
         entry = METHODS[name]
-        if name == "narrow" and (uplink, downlink) != ("f32", "f32"):
-            continue  # its numbers are in no other format
         shape = shape_of(entry.make(**entry.fitting(asked)), params, epochs, local_steps)
         messages = math.fsum(visits) / shape.fewer
         sizes = [(n, shape.down(m)) for m, n in enumerate(visits) if n > 0]

@@ -58,10 +58,10 @@ round's key gives it, so uploads stay at d numbers while d K dimensions are expl
 NARROW = Entry(
     Intrinsic,
     About(
-        up="d numbers of 1.5 bits",
-        down="(m+1) d numbers of 2.5 bits when m stages behind",
+        up="d numbers of 1 bit",
+        down="(m+1) d numbers of 2 bits when m stages behind",
         client="d numbers",
-        server="d numbers a stage, of a few bits, and the last versions",
+        server="d numbers a stage, of a few bits, and those of the last versions",
         formula="as time-varying;  up: s (round(x/s + u) - u),  down: s rint(Sigma/s)",
         source="ours, on dithered quantisation (Roberts 1962) and entropy coding (Duda 2013)",
         text="""
@@ -69,8 +69,8 @@ NARROW = Entry(
 method of the family; see "Narrow numbers" below.
 """,
     ),
-    fixes={"subspaces": 1},
-    defaults={"refresh": "epoch", "up_bits": 1.5, "down_bits": 2.5},
+    fixes={"subspaces": 1, "uplink": "f32", "downlink": "f32"},
+    defaults={"refresh": "epoch", "up_bits": 1.0, "down_bits": 2.0},
 )
 COMBINATION = Entry(
     Intrinsic,
