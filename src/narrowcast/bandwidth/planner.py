@@ -13,12 +13,14 @@ is built.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from narrowcast.methods.sizes import shape_of
 from narrowcast.methods.table import METHODS
 
-ROWS = ("uncompressed", "fedavg", "static", "time-varying", "k-subspace", "k-subspace-time-varying", "narrow")
+ROWS = ("uncompressed", "fedavg", "static", "time-varying", "k-subspace", "k-subspace-time-varying")
+NARROW = "narrow"  # a row more, whose bytes are as near as its rate is to the bits asked for
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def plan(
     downlink: str = "f32",
     up_bits: float | None = None,
     down_bits: float | None = None,
+    names: Sequence[str] = ROWS,
 ) -> list[PlanRow]:
     """The rows, uncompressed first; expected values, exact (up to float64) for independent visits.
 
@@ -78,7 +81,7 @@ def plan(
     bits = {name: value for name, value in (("up_bits", up_bits), ("down_bits", down_bits)) if value}
     asked = {"dim": dim, "subspaces": subspaces, "uplink": uplink, "downlink": downlink, **bits}
     rows: list[PlanRow] = []
-    for name in ROWS:
+    for name in names:
         entry = METHODS[name]
         shape = shape_of(entry.make(**entry.fitting(asked)), params, epochs, local_steps)
         messages = math.fsum(visits) / shape.fewer

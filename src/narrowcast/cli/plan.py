@@ -46,5 +46,6 @@ def plan(
             downlink=downlink,
             up_bits=up_bits,
             down_bits=down_bits,
+            names=(*planner.ROWS, *([planner.NARROW] if (uplink, downlink) == ("f32", "f32") else [])),
         )
         console.print(table.terminal(rows, D, d, epochs, count))

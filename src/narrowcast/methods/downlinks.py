@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from narrowcast.errors import Diverged
 from narrowcast.methods.base import finite
 from narrowcast.methods.steps import Pace
 from narrowcast.numerics.kernels import rans
@@ -157,6 +158,8 @@ class OnLattice(Downlink):
         change = self._change(values, start)
         pace = trail.pace.after(change, float(np.abs(values).max()), count, self.bits, period)
         points = lattice.nearest(exact, pace.step)
+        if float(np.abs(points.numbers).max(initial=0)) * pace.step > rans.GREATEST:
+            raise Diverged("the server's Sigma is beyond all numbers: lower --lr")
         trail = replace(trail, pace=pace).followed_by(version, stage, points)
         took = self._taken(trail, version - period, stage)
         return replace(trail, pace=pace.paid(took, count, self.bits, period)), points.values.view_as(exact)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from narrowcast.numerics.kernels.rans import GREATEST
 from narrowcast.wire.codes import gaussian
 from narrowcast.wire.codes.lattice import LEAST, OVERHEAD
 
@@ -55,7 +56,8 @@ class Pace:
         if right > LEAST and not (step and abs(math.log2(right / step)) < HOLD and step >= largest * FINEST):
             step = right
         kept = size if a >= horizon else self.size
-        return replace(self, step=float(np.float32(step or 1.0)), size=kept or size, age=self.age + 1)
+        step = float(np.float32(min(step or 1.0, GREATEST)))
+        return replace(self, step=step, size=kept or size, age=self.age + 1)
 
     def paid(self, took: float, count: int, bits: float, period: int) -> Pace:
         """A client that comes every `period` versions was sent so many bits a number."""
