@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 STUDIES := studies/pyproject.toml
+# Where it is set, every process compiles all of torch's Python anew: half of the time that the tests take.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow fuzz chaos bench lint wheels constraints format clean
 
@@ -10,10 +12,10 @@ demo: .venv/installed
 	$(BIN)/narrowcast compare examples/demo.toml --out runs/demo --force
 
 # While style and types are checked, the kernels are compiled: each worker of pytest would do it for itself. Of the
-# four workers two wait for Flower's processes most of the time.
+# three workers one waits for Flower's processes most of the time.
 test: .venv/developed
 	@$(BIN)/python tests/golden.py & $(MAKE) --no-print-directory lint wheels; ended=$$?; wait; exit $$ended
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup
 
 test-slow: .venv/developed
 	$(BIN)/python -m pytest -m slow --durations 20

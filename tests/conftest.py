@@ -1,7 +1,10 @@
 """Every test starts with one torch thread (two processes share the cores) and the kernels' own default."""
 
 import gc
+import os
 from collections.abc import Iterator
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is imported: its threads wait by spinning
 
 import pytest
 import torch

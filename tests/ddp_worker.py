@@ -1,4 +1,4 @@
-"""One worker of tests/ddp: `python ddp_worker.py PART RANK FOLDER` runs a part and saves what it saw.
+"""One worker of tests/ddp: it runs a part and saves what it saw.
 
 Two of these find each other by a file in FOLDER, so no port is taken. Comparing is left to the test.
 """
@@ -8,6 +8,7 @@ Two of these find each other by a file in FOLDER, so no port is taken. Comparing
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -327,8 +328,8 @@ def resumable(folder: Path, start: int, save: bool, kill: bool) -> Tensor:
     return flat(model.parameters())
 
 
-def main() -> None:
-    part, rank, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+def main(part: str, rank: int, folder: Path) -> None:
+    warnings.filterwarnings("error", category=DeprecationWarning, module="narrowcast")
     torch.set_num_threads(1)
     pool.set_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder / part}", rank=rank, world_size=WORKERS)
@@ -348,7 +349,3 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

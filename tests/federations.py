@@ -21,7 +21,7 @@ from narrowcast.wire import messages as wire
 
 RUN = b"run-test"
 ROUNDS = 8
-PATIENT = FleetSettings(wait=5.0)
+PATIENT = FleetSettings(wait=600.0)
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def on_digits(name: str, driver: str) -> dict[str, Any]:
 
     fleet.POLL_SECONDS = 0.001
     grid: Any = FakeGrid(client_app(config=config), 6)
-    return followed(Federation(task, method, plan, grid, FleetSettings(wait=5.0)))
+    return followed(Federation(task, method, plan, grid, FleetSettings(wait=600.0)))
 
 
 def cases() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from .tasks import Partition as Partition
 from .tasks import TorchTask as TorchTask
 from .tasks import by_class as by_class
 from .tasks import dirichlet as dirichlet
+from .tasks import freeze_batch_norm as freeze_batch_norm
 from .tasks import iid as iid
 from .tasks import natural as natural
 

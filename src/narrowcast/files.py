@@ -1,4 +1,4 @@
-"""Files that are either old or new, never half written."""
+"""Files that are either old or new, never half written, and errors that name the file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,28 @@ from pathlib import Path
 
 import xxhash
 
+_ELSEWHERE = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX"}
 
-def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Replace a file: whoever reads it, even after a crash, finds the old bytes or the new ones."""
+
+@contextlib.contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Say of an OSError that does not know it which file it is about: a full disk is met in a write."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to instead. It takes the place of the file when all went well, and else is removed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
+        with naming(path):
+            yield temporary
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_path(path.parent)
@@ -44,6 +56,42 @@ def _alive(process: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
+    """Replace a file: whoever reads it, even after a crash, finds the old bytes or the new ones."""
+    with replacing(path) as temporary, temporary.open("wb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+@contextlib.contextmanager
+def appending(path: Path) -> Iterator[io.BufferedWriter]:
+    """A file to add to. Of several errors the first is told: after a failed write, closing fails too."""
+    f = path.open("ab")
+    try:
+        yield f
+    except BaseException:
+        with contextlib.suppress(OSError):
+            f.close()
+        raise
+    with naming(path):
+        f.close()
+
+
+def append(f: io.BufferedWriter, data: bytes) -> None:
+    """Write to the end of a file, for others to see."""
+    with naming(f.name):
+        f.write(data)
+        f.flush()
+
+
+def sync(f: io.BufferedWriter) -> None:
+    """What was written is on the disk."""
+    with naming(f.name):
+        f.flush()
+        os.fsync(f.fileno())
 
 
 def sealed(data: bytes | memoryview) -> bytes:
@@ -70,23 +118,31 @@ def locked(folder: Path) -> Iterator[None]:
 
 @lru_cache
 def commit() -> str:
-    """The commit of narrowcast's own source, "-dirty" where that was changed since; "" if it is no clone."""
+    """The commit of narrowcast's own source, "-dirty" where that was changed since; "" if it is no clone.
+
+    A repository that merely encloses this folder (an environment in a project, a copy) is not ours: ours has
+    the source where it is here, and tracks it.
+    """
     here = Path(__file__).parent
+    own = here.parents[1]
     try:
-        asked = (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", str(here)])
-        head, changed = (
-            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True).stdout.strip()
-            for words in asked
-        )
-    except OSError:  # no git
+        top = _git(here, "rev-parse", "--show-toplevel")
+        project = (own / "pyproject.toml").read_text(encoding="utf-8")
+        if not top or Path(top).resolve() != own.resolve() or 'name = "narrowcast"' not in project:
+            return ""
+        if not _git(here, "ls-files", "--", Path(__file__).name):
+            return ""
+        head = _git(here, "rev-parse", "--short", "HEAD")
+        changed = _git(here, "status", "--porcelain", "--", ".")
+    except (OSError, UnicodeDecodeError):  # no git, no project
         return ""
     return f"{head}-dirty" if head and changed else head
 
 
-def sync(f: io.BufferedWriter) -> None:
-    """What was written is on the disk."""
-    f.flush()
-    os.fsync(f.fileno())
+def _git(folder: Path, *words: str) -> str:
+    """What git says of a folder, whatever repository this process was told to be in (hooks set GIT_DIR)."""
+    env = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+    return subprocess.run(["git", *words], cwd=folder, env=env, capture_output=True, text=True).stdout.strip()
 
 
 def sync_path(path: Path) -> None:

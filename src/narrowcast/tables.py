@@ -9,17 +9,18 @@ from rich.text import Text
 
 def plain_table(head: list[str], rows: list[list[str]], caption: str) -> Table:
     """Names to the left, numbers to the right, no lines: as much as fits 80 columns."""
-    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", padding=0)
+    below = Text(caption, style="table.caption")
+    table = Table(box=box.SIMPLE_HEAD, caption=below, caption_justify="left", padding=0)
     for i, column in enumerate(head):
         table.add_column(
-            column,
+            Text(column),
             justify="right" if i else "left",
             no_wrap=i > 0,
             min_width=None if i else 14,
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*map(Text, row))  # a label is text, never markup
+        table.add_row(*map(Text, row))  # labels and metrics are text, never markup
     return table
 
 

@@ -58,6 +58,7 @@ _NUMBER = r"(?P<number>\d[\d_]*(?:\.[\d_]*)?(?:[eE][+-]?\d{1,3})?)\s*"
 _COUNT = re.compile(_NUMBER + r"(?P<unit>[kKmMgGbBtT]?)")
 _BYTES = re.compile(_NUMBER + r"(?P<unit>[kKmMgGtT]?)B?")
 _RATE = re.compile(_NUMBER + r"(?P<unit>[kKmMgG]?)(?P<per>bps|bit/s|b/s|B/s)")
+_SECONDS = re.compile(_NUMBER + r"(?P<unit>s|min|h|d)")
 _SCALE = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 
 
@@ -97,3 +98,14 @@ def parse_bytes(text: str) -> int:
     if value is None or not 1 <= value <= MAX_COUNT:
         raise ValueError(f"expected bytes such as 2MB, 500kB or 1.5GB, got {text!r}")
     return int(value)
+
+
+def parse_seconds(text: str) -> float:
+    """ "2.5h", "90min", "45s", "1d" -> seconds; `format_seconds` writes them."""
+    found = _SECONDS.fullmatch(text.strip())
+    value = (
+        float(found["number"]) * {"s": 1, "min": 60, "h": 3600, "d": 86400}[found["unit"]] if found else 0.0
+    )
+    if not 0 < value <= MAX_COUNT:
+        raise ValueError(f"expected a positive time with its unit, such as 2.5h, 90min or 45s, got {text!r}")
+    return value

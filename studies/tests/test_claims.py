@@ -28,7 +28,7 @@ def asked(kind: str | list[str], *pairs: tuple[str, str], **more: float) -> Clai
 
 
 def judged(claim: Claim, *rows: Line, higher: bool = True) -> Judged:
-    return judge(claim, {line.name: line for line in rows}, higher)
+    return judge(claim, {"small": {line.name: line for line in rows}}, higher)
 
 
 BEST, GOOD, LIKE, POOR = (

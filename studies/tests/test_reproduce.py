@@ -110,8 +110,12 @@ def test_an_experiment_runs_once_and_its_results_come_from_the_folders(clone: Pa
         "README.md", "results.csv", "runs.jsonl", "frontier.png", "curves.png", "lines.png",
     }  # fmt: skip
     runs = [json.loads(line) for line in (results / "runs.jsonl").read_text().splitlines()]
-    assert [(r["row"], r["seed"]) for r in runs][:2] == [("static d=16", 0), ("static d=16", 1)]
-    assert all(r["seconds"] >= 0 and r["commit"] and r["config"]["method"] and r["curve"] for r in runs)
+    tuned, final = ([r for r in runs if r["config"]["validation"] == kind] for kind in (True, False))
+    assert [(r["row"], r["seed"]) for r in final][:2] == [("static d=16", 0), ("static d=16", 1)]
+    assert len(tuned) >= 9  # three rates a row
+    assert {r["seed"] for r in tuned} == {100}
+    assert all(r["seconds"] >= 0 and r["commit"] and r["config"]["method"] for r in runs)
+    assert all(r["curve"] and not r["diverged"] for r in final)
     page = (results / "README.md").read_text()
     assert "narrowcast reproduce tiny" in page
     tall = {p.stem: struct.unpack(">II", p.read_bytes()[16:24])[1] for p in results.glob("*.png")}
@@ -170,7 +174,8 @@ def test_a_figure_of_rows_that_are_none_is_refused(clone: Path) -> None:
         experiment.load("tiny", "small")
 
 
-def test_cifar10_runs_through_at_small_scale(clone: Path) -> None:
+@pytest.mark.parametrize("scale", ["small", pytest.param("medium", marks=pytest.mark.slow)])
+def test_cifar10_runs_through_on_small_data(clone: Path, scale: str) -> None:
     """Every row for two rounds, on pictures of noise in the form of the small CIFAR-10."""
     noise = np.random.default_rng(0)
     parts = {"train": 500, "test": 100}
@@ -183,24 +188,33 @@ def test_cifar10_runs_through_at_small_scale(clone: Path) -> None:
     (clone / "studies/experiments/cifar10.toml").write_text(
         (ROOT / "studies/experiments/cifar10.toml").read_text()
     )
-    code, said = call("cifar10", "--scale", "small", "--smoke", "--data", str(clone))
+    code, said = call("cifar10", "--scale", scale, "--smoke", "--data", str(clone))
     assert code == 0, said
-    rows = experiment.load("cifar10", "small").study.rows
+    rows = experiment.load("cifar10", scale).study.rows
     assert len([line for line in said.splitlines() if line.startswith("| ")]) >= len(rows)
     assert not (clone / "studies/experiments/results").exists()
 
 
-@pytest.mark.parametrize("name", ["sst2", "personachat", "lora"])
-def test_the_experiments_on_text_run_through_at_small_scale(clone: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [
+        ("sst2", "small"),
+        ("personachat", "small"),
+        ("lora", "small"),
+        pytest.param("sst2", "medium", marks=pytest.mark.slow),
+        pytest.param("personachat", "medium", marks=pytest.mark.slow),
+    ],
+)
+def test_the_experiments_on_text_run_through_on_small_data(clone: Path, name: str, scale: str) -> None:
     """Every row for two rounds, with tiny models on a few sentences."""
     pytest.importorskip("transformers", reason="needs the extra narrowcast[text]")
     (write_lines if name == "personachat" else write_sst2)(clone / "data")
     (clone / f"studies/experiments/{name}.toml").write_text(
         (ROOT / f"studies/experiments/{name}.toml").read_text()
     )
-    code, said = call(name, "--smoke", "--data", str(clone / "data"))
+    code, said = call(name, "--scale", scale, "--smoke", "--data", str(clone / "data"))
     assert code == 0, said
-    assert all(f"| {row.name} |" in said for row in experiment.load(name, "small").study.rows)
+    assert all(f"| {row.name} |" in said for row in experiment.load(name, scale).study.rows)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "sst2", "personachat"])

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from narrowcast.cli.app import app
 from narrowcast.errors import ConfigError
-from narrowcast_studies.reproduce import claims, committed, experiment, figures, page
+from narrowcast_studies.reproduce import claims, committed, experiment, figures, page, sections
 from narrowcast_studies.reproduce.table import COLUMNS
 from places import ROOT
 
@@ -81,7 +81,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "studies/experiments/later.toml").write_text(FILE)
     rows = [
         "static d=16,static,dim=16,5.0,,15.1,0.1,0,100,100,10,10,10,1.0,15.0 15.2",
-        "Top-K,topk,,0.3,0.9:1,17.1,0.0,0,100,900,10,1.1,2.0,1.0,17.1 17.1",
+        "Top-K,topk,,0.1,0.3:1,17.1,0.0,0,100,900,10,1.1,2.0,1.0,17.1 17.1",
         "uncompressed,uncompressed,,0.3,,14.9,0.1,0,1000,1000,1,1,1,1.0,14.8 15.0",
     ]
     (results / "results.csv").write_text("\n".join([",".join(COLUMNS.split()), *rows]) + "\n")
@@ -209,6 +209,13 @@ def test_a_method_without_d_is_a_level_across_lines_over_d() -> None:
     assert [list(line.get_ydata()) for line in (one, other)] == [[0.9, 0.9], [0.6, 0.6]]
     assert one.get_linestyle() != other.get_linestyle()
     figures.plt.close(canvas)
+
+
+@pytest.mark.parametrize("before", range(90, 130))
+def test_no_line_of_prose_begins_a_list(before: int) -> None:
+    text = sections.filled("x" * before + " where m - e > 0")
+    assert " ".join(text.split()) == "x" * before + " where m - e > 0"
+    assert not any(line.startswith("- ") for line in text.splitlines())
 
 
 def test_outside_a_clone_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

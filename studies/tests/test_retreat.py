@@ -13,11 +13,12 @@ from narrowcast.rounds import records
 from narrowcast.runs import runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config
-from narrowcast.runs.summary import Summary, summarise
-from narrowcast_studies import study, untrained
+from narrowcast_studies import conducting, ran, study, untrained
+from narrowcast_studies.ledger import Ledger
+from narrowcast_studies.ran import Ran
 from narrowcast_studies.reproduce import table
 from narrowcast_studies.study import Study
-from tiny import Counting, tiny
+from tiny import Counting, collected, tiny
 
 
 class Unstable(Counting):
@@ -37,8 +38,8 @@ class Unstable(Counting):
 def unstable(folder: Path, bad: Callable[[int, float], bool]) -> tuple[Study, Unstable, study.Outcome]:
     """The row "ours" of a study whose final runs diverge so, and what the folders alone say of it."""
     plan, run = tiny(folder), Unstable(bad)
-    assert not study.conduct(plan, folder / "runs", ["ours"], run=run, say=lambda line: None)
-    (outcome,), _ = study.collect(plan, folder / "runs")
+    assert not conducting.conduct(plan, Ledger(folder / "runs"), ["ours"], run=run, say=lambda line: None)
+    (outcome,), _ = collected(plan, folder / "runs")
     return plan, run, outcome
 
 
@@ -52,33 +53,34 @@ def test_when_any_seed_diverges_all_run_again_at_the_next_lower_rate(tmp_path: P
     assert (outcome.tuned, outcome.rate, outcome.diverged) == (top, lower, {top: 1})
     finals = [(c.seed, c.lr) for c in run.ran if not c.validation]
     assert finals == [(0, top), (1, top), (0, lower), (1, lower)]
-    assert [r.facts.seed for r in outcome.runs] == [0, 1]
+    assert [r.seed for r in outcome.runs] == [0, 1]
     assert outcome.trials == calm.trials  # the retreat is no part of the search
     again = Unstable(run.bad)
-    study.conduct(plan, tmp_path / "edge" / "runs", ["ours"], run=again, say=lambda line: None)
+    conducting.conduct(plan, Ledger(tmp_path / "edge" / "runs"), ["ours"], run=again, say=lambda line: None)
     assert not again.ran
     (line,) = table.lines([outcome])
     assert (line.rate, line.given_up, line.diverged) == (lower, {top: 1}, 0)
     assert f"| {lower:g} ({top:g}: 1 failed) |" in table.markdown(plan, [outcome], "x", "abc", [])
 
 
-def quadratic(rate: float, folder: Path) -> tuple[RunConfig, Summary]:
+def quadratic(rate: float, folder: Path) -> tuple[RunConfig, Ran]:
     """Nine rounds of gradient descent on a quadratic: above some rate every one of them makes it worse."""
     values = {"task": "quadratic", "method": "uncompressed", "rounds": 9, "schedule": "constant", "lr": rate}
     config = make_config(values)
-    return config, summarise(runner.start(config, folder))
+    return config, ran.from_folder(runner.start(config, folder), "a row", {})
 
 
 def test_harm_is_a_worse_metric_and_a_higher_loss(tmp_path: Path) -> None:
     (config, good), (_, bad) = quadratic(0.1, tmp_path / "good"), quadratic(3.0, tmp_path / "bad")
-    task, _ = runner.rebuild(good.folder)
+    task, _ = runner.rebuild(tmp_path / "good")
     before = untrained.measured(config, tmp_path / "deep" / "out")
     assert before == task.evaluate(task.theta0())
     assert untrained.known(config, tmp_path / "deep" / "out") == before
     assert (untrained.harmed(good, before), untrained.harmed(bad, before)) == (False, True)
     assert not untrained.harmed(bad, {})  # what is not known does not count
     assert not untrained.harmed(bad, before | {"loss": math.inf})  # no higher loss: luck
-    assert not untrained.harmed(replace(bad, last=bad.last | {"excess": 0.0}), before)  # no worse metric
+    lucky = msgspec.structs.replace(bad, curve={9: bad.last | {"excess": 0.0}})
+    assert not untrained.harmed(lucky, before)  # no worse metric
 
 
 def test_the_untrained_model_is_measured_once_for_what_decides_it(tmp_path: Path) -> None:
@@ -114,8 +116,8 @@ def test_a_run_that_ends_worse_than_it_began_is_no_result(tmp_path: Path) -> Non
     _, _, calm = unstable(tmp_path / "calm", lambda seed, rate: False)
     assert calm.tuned is not None
     plan, run, said = tiny(tmp_path), Ruinous(calm.tuned), list[str]()
-    assert not study.conduct(plan, tmp_path / "runs", ["ours"], run=run, say=said.append)
-    (outcome,), _ = study.collect(plan, tmp_path / "runs")
+    assert not conducting.conduct(plan, Ledger(tmp_path / "runs"), ["ours"], run=run, say=said.append)
+    (outcome,), _ = collected(plan, tmp_path / "runs")
     lower = plan.grid(plan.rows[0]).below(calm.tuned)
     assert (outcome.rate, outcome.diverged) == (lower, {calm.tuned: 2})
     assert sum("worse than untrained" in line for line in said) == 2
@@ -129,11 +131,11 @@ def test_a_run_that_ends_worse_than_it_began_is_no_result(tmp_path: Path) -> Non
 def test_at_the_end_of_a_retreat_a_run_stands_as_it_is(tmp_path: Path) -> None:
     """Worse than untrained at every rate that may be tried is a result, and a poor one."""
     plan, run = tiny(tmp_path), Ruinous(0.0)
-    assert not study.conduct(plan, tmp_path / "runs", ["ours"], run=run, say=lambda line: None)
-    (outcome,), _ = study.collect(plan, tmp_path / "runs")
+    assert not conducting.conduct(plan, Ledger(tmp_path / "runs"), ["ours"], run=run, say=lambda line: None)
+    (outcome,), _ = collected(plan, tmp_path / "runs")
     assert len(outcome.diverged) == study.RETREATS
     assert outcome.rate not in outcome.diverged
-    assert [r.metric for r in outcome.runs] == [0.0, 0.0]
+    assert [r.value for r in outcome.runs] == [0.0, 0.0]
 
 
 def test_a_retreat_ends_after_three_steps_and_says_what_still_diverged(tmp_path: Path) -> None:

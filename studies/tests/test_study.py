@@ -16,17 +16,18 @@ from narrowcast.runs import attempts, run_folder, runner, words
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
 from narrowcast.runs.style import FAMILY, STYLE
-from narrowcast_studies import study
+from narrowcast_studies import conducting, study
+from narrowcast_studies.ledger import Ledger
 from narrowcast_studies.processes import Processes, _judge
 from narrowcast_studies.reproduce import plot, table
 from narrowcast_studies.study import Study
 from places import EXPERIMENTS
-from tiny import TINY, Counting, tiny
+from tiny import TINY, Counting, collected, tiny
 
 
 def conduct(plan: Study, folder: Path, **options: object) -> tuple[Counting, dict[str, str]]:
     run = Counting()
-    failed = study.conduct(plan, folder / "runs", run=run, say=lambda line: None, **options)  # type: ignore[arg-type]
+    failed = conducting.conduct(plan, Ledger(folder / "runs"), run=run, say=lambda line: None, **options)  # type: ignore[arg-type]
     return run, failed
 
 
@@ -39,7 +40,7 @@ def test_rates_are_tuned_on_other_data_and_the_test_set_is_read_once_a_seed(tmp_
     assert 3 <= len(trials) <= 5
     assert {(c.seed, c.epochs) for c in trials} == {(7, 0.4)}
     assert [(c.seed, c.epochs) for c in finals] == [(0, 1), (1, 1)]
-    (outcome,), missing = study.collect(plan, tmp_path / "runs")
+    (outcome,), missing = collected(plan, tmp_path / "runs")
     assert missing == ["ours", "plain, half as long"]
     assert {c.lr for c in finals} == {outcome.rate}
     assert outcome.rate == max(outcome.trials, key=lambda rate: outcome.trials[rate])
@@ -70,9 +71,9 @@ def test_an_interrupted_study_begins_no_more_runs(tmp_path: Path) -> None:
         raise Interrupted("stopped after round 1")
 
     with pytest.raises(Interrupted):
-        study.conduct(
+        conducting.conduct(
             tiny(tmp_path),
-            tmp_path,
+            Ledger(tmp_path),
             run=interrupted,
             stop=lambda: stopped.append(True),
             say=lambda line: None,
@@ -112,7 +113,7 @@ def test_tuning_alone_leaves_the_test_set_alone(tmp_path: Path) -> None:
     run, _ = conduct(tiny(tmp_path), tmp_path, tune_only=True, jobs=1)
     assert run.ran
     assert all(c.validation for c in run.ran)
-    assert study.collect(tiny(tmp_path), tmp_path / "runs") == ([], ["ours", "plain", "plain, half as long"])
+    assert collected(tiny(tmp_path), tmp_path / "runs") == ([], ["ours", "plain", "plain, half as long"])
 
 
 def test_what_diverges_is_the_worst_and_is_kept(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_what_diverges_is_the_worst_and_is_kept(tmp_path: Path) -> None:
     assert len(folders) == 5  # the whole budget, and no final run
     assert all(attempts.outcome(f) == "diverged" and not (f / runner.PRIVATE).exists() for f in folders)
     assert not conduct(plan, tmp_path, rows=["ours", "plain"])[0].ran
-    outcomes, missing = study.collect(plan, tmp_path / "runs")
+    outcomes, missing = collected(plan, tmp_path / "runs")
     assert outcomes[0].rate is None
     page = table.markdown(plan, outcomes, "a command", "abc", missing)
     assert "Diverged at every rate, or with every seed: ours." in page
@@ -137,7 +138,7 @@ def test_what_diverges_is_the_worst_and_is_kept(tmp_path: Path) -> None:
 def test_the_report_has_means_errors_and_ratios(tmp_path: Path) -> None:
     plan = tiny(tmp_path)
     conduct(plan, tmp_path)
-    outcomes, missing = study.collect(plan, tmp_path / "runs")
+    outcomes, missing = collected(plan, tmp_path / "runs")
     ours, plain, half = table.lines(outcomes)
     assert not missing
     assert plain.ratio is not None

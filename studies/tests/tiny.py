@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from narrowcast.runs import RunConfig, attempts
-from narrowcast_studies import study
-from narrowcast_studies.study import Study
+from narrowcast_studies import conducting, study
+from narrowcast_studies.ledger import Ledger
+from narrowcast_studies.study import Outcome, Study
 
 TINY = """
 title = "digits: a try"
@@ -49,3 +50,9 @@ def tiny(folder: Path, text: str = TINY) -> Study:
     folder.mkdir(exist_ok=True)
     (folder / "tiny.toml").write_text(text)
     return study.load(folder / "tiny.toml")
+
+
+def collected(plan: Study, runs: Path) -> tuple[list[Outcome], list[str]]:
+    """(what became of the rows that are complete, the names of the others), from the folders alone."""
+    rows = conducting.collect(plan, Ledger(runs))
+    return [row.outcome for row in rows if row.outcome], [row.row.name for row in rows if not row.outcome]

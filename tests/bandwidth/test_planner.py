@@ -21,7 +21,14 @@ from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.tasks.partition import iid
 from narrowcast.tasks.torch_task import TorchTask
-from narrowcast.units import format_bytes, format_count, format_seconds, parse_count, parse_rate
+from narrowcast.units import (
+    format_bytes,
+    format_count,
+    format_seconds,
+    parse_count,
+    parse_rate,
+    parse_seconds,
+)
 from narrowcast.wire import messages as wire
 
 LINK = {"up_bps": 1e7, "down_bps": 5e7}
@@ -469,7 +476,13 @@ def test_few_bits_are_planned_as_asked() -> None:
     assert narrow.bytes_up == 4 * (32 + 3 + 512)
     assert narrow.bytes_down == 4 * 32 + 7 * (3 + 1024)
     assert narrow.compression_up == whole.bytes_up / narrow.bytes_up
-    asked = plan(10**6, 4096, 4, names=("uncompressed", "time-varying"), up_bits=1.0, down_bits=2.0, **LINK)[
-        1
-    ]
+    names = ("uncompressed", "time-varying")
+    _, asked = plan(10**6, 4096, 4, names=names, up_bits=1.0, down_bits=2.0, **LINK)
     assert (asked.bytes_up, asked.bytes_down) == (narrow.bytes_up, narrow.bytes_down)
+
+
+def test_times_with_their_units() -> None:
+    assert [parse_seconds(text) for text in ("2.5h", "90 min", "45s", "1d")] == [9000, 5400, 45, 86400]
+    for text in ("", "5", "0s", "-1h", "1e400h", "nan s", "2.5 hours"):
+        with pytest.raises(ValueError, match="a positive time with its unit"):
+            parse_seconds(text)

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import children
 import ddp_worker as worker
 from fitting import made
 from narrowcast.ddp import IntrinsicState, hook
@@ -32,28 +33,23 @@ from narrowcast.tasks.torch_task import TorchTask
 from narrowcast.wire import messages as wire
 from places import EXAMPLES
 
-pytestmark = pytest.mark.xdist_group("ddp")
-PATIENCE = 240
+pytestmark = children.GROUP
+PATIENCE = 600
 EXAMPLE = EXAMPLES / "ddp.py"
 
 
 def pair(part, folder):
     """The exit codes of two workers."""
-    command = [sys.executable, "-W", "error::DeprecationWarning:narrowcast", worker.__file__, part]
     logs = [folder / f"{part}-{rank}.log" for rank in range(2)]
-    started = []
-    for rank, log in enumerate(logs):
-        with log.open("w") as out:
-            started.append(
-                subprocess.Popen([*command, str(rank), str(folder)], stdout=out, stderr=subprocess.STDOUT)
-            )
+    started = [children.start(worker.main, part, rank, folder, log=log) for rank, log in enumerate(logs)]
     try:
         deadline = time.monotonic() + PATIENCE
-        codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in started]
+        for process in started:
+            process.join(max(0.1, deadline - time.monotonic()))
+        codes = [process.exitcode for process in started]
     finally:
         for process in started:
-            process.kill()
-            process.wait()
+            children.kill(process)
     return codes, "\n".join(log.read_text()[-3000:] for log in logs)
 
 

@@ -122,7 +122,7 @@ def _in_process(folder: Path, faults: dict[int, str]) -> torch.Tensor:
     grid.contexts[101].node_config["faults"] = words
     task = build(config.task, config.task_options())
     plan = config.plan(len(task.clients), b"run-test")
-    settings = FleetSettings(min_clients=6, wait=5.0)
+    settings = FleetSettings(min_clients=6, wait=600.0)
     run = Federation(task, config.build_method(len(task.clients)), plan, grid, settings)
     list(run)
     return run.theta

@@ -1,5 +1,7 @@
 """The Flower driver against the simulator, and against nodes that fail, lie, leave and come back."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -255,7 +257,7 @@ def test_an_answer_that_is_none_is_a_failure_of_its_node_alone(records: RecordDi
 def test_too_few_updates_leave_the_model_as_it_was() -> None:
     config = settings(cohort=12)
     grid = FakeGrid(client_app(config=config), 12)
-    run = federation(config, grid, FleetSettings(min_answers=3, wait=5))
+    run = federation(config, grid, FleetSettings(min_answers=3, wait=600.0))
     grid.fault = lambda node, m: m if node < 102 or m.metadata.message_type == MessageType.QUERY else None
     before = run.theta.clone()
     record = run.step()
@@ -264,10 +266,12 @@ def test_too_few_updates_leave_the_model_as_it_was() -> None:
     assert run.server.version == 0
 
 
-def test_a_fleet_that_never_comes_ends_the_run_with_a_reason() -> None:
+def test_a_fleet_that_never_comes_ends_the_run_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings()
     grid = FakeGrid(client_app(config=config), 2)
-    run = federation(config, grid, FleetSettings(min_clients=13, wait=3.0))
+    run = federation(config, grid, FleetSettings(min_clients=13, wait=100.0))
+    seconds = itertools.count()  # as often as somebody looks at the clock
+    monkeypatch.setattr(fleet.time, "monotonic", lambda: float(next(seconds)))
     with pytest.raises(RuntimeError, match="12 clients are present, 13 are needed"):
         run.step()
 

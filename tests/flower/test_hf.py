@@ -40,7 +40,7 @@ def test_a_transformer_trains(example: Path) -> None:
     config = run_settings(settings, task="custom")
     task = server.build(grid.contexts[100])
     plan = config.plan(2, b"run-test")
-    run = Federation(task, config.build_method(2), plan, grid, FleetSettings(min_clients=2, wait=10.0))
+    run = Federation(task, config.build_method(2), plan, grid, FleetSettings(min_clients=2, wait=600.0))
     records = list(run)
     assert all((r.clients, r.dropped) == (2, {}) for r in records)
     assert all(r.up < 2 * (4 * 1024 + 100) for r in records)

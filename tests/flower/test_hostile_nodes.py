@@ -71,7 +71,7 @@ def test_a_claim_that_cannot_be_right_leaves_its_node_out(claim: str, sampling: 
     grid.claim = lambda node, honest: (
         honest if node != 105 else raw(BAD_TEXT) if lie is None else pack(lie(unpack(honest, Here)))
     )
-    run.fleet.wait(11, 5)
+    run.fleet.wait(11, 600)
     record = run.step()
     assert record.clients == 11
     assert 105 not in run.fleet.members
@@ -129,18 +129,18 @@ def test_a_registered_weight_has_a_bound() -> None:
 
 def test_a_roster_binds_clients_to_nodes_over_restarts(tmp_path) -> None:
     config, path = settings(cohort=12), tmp_path / "fleet/roster.json"
-    how = FleetSettings(wait=5.0, roster=str(path))
+    how = FleetSettings(wait=600.0, roster=str(path))
     grid = FakeGrid(client_app(config=config), 12)
     run = federation(config, grid, how)
     assert run.step().clients == 12
     again = federation(config, grid, how)  # a server that was started anew
     grid.listed = {555, *range(101, 112)}
     grid.contexts[555] = grid._context(0)
-    again.fleet.wait(11, 5)
+    again.fleet.wait(11, 600)
     assert again.step().clients == 11
     assert 0 not in again.fleet.host
     grid.listed |= {100}
-    again.fleet.wait(12, 5)
+    again.fleet.wait(12, 600)
     assert again.step().clients == 12
     assert again.fleet.host[0] == 100
     path.write_text("[1, 2]")

@@ -19,7 +19,7 @@ from narrowcast.tasks import build
 pytestmark = pytest.mark.usefixtures("impatient")
 ROUNDS = 6
 STATEFUL = [name for name in METHODS if made(name).stateful]
-HOW = FleetSettings(wait=5.0)
+HOW = FleetSettings(wait=600.0)
 
 
 class Killed(BaseException):

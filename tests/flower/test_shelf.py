@@ -28,7 +28,7 @@ def test_a_run_begun_anew_is_the_run_once_more(
     grid = FakeGrid(client_app(config=config), 4, {"narrowcast-folder": str(tmp_path)})
     thetas, lost = [], []
     for _ in range(2):
-        run = Federation(task, config.build_method(4), plan, grid, FleetSettings(min_clients=4, wait=5.0))
+        run = Federation(task, config.build_method(4), plan, grid, FleetSettings(min_clients=4, wait=600.0))
         lost.append(sum(record.lost for record in run))
         thetas.append(run.theta.clone())
     assert lost == [0, 0]
@@ -51,6 +51,8 @@ def test_where_the_whole_model_is_sent_none_is_kept(method: str, tmp_path) -> No
     )
     task = build(config.task, config.task_options())
     grid = FakeGrid(client_app(config=config), 1, {"narrowcast-folder": str(tmp_path)})
-    run = Federation(task, config.build_method(2), config.plan(2, b"run-test"), grid, FleetSettings(wait=5.0))
+    run = Federation(
+        task, config.build_method(2), config.plan(2, b"run-test"), grid, FleetSettings(wait=600.0)
+    )
     assert all((record.clients, record.dropped) == (1, {}) for record in run)
     assert all(path.stat().st_size < 100 for path in tmp_path.rglob("model"))

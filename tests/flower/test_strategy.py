@@ -19,7 +19,7 @@ SETTINGS = {
     "method": "time-varying", "dim": 40, "lr": 2.0, "refresh": "2", "clients": CLIENTS, "cohort": CLIENTS,
     "schedule": "constant", "evaluate_every": 0,
 }  # fmt: skip
-FLEET = FleetSettings(min_clients=CLIENTS, wait=5.0)
+FLEET = FleetSettings(min_clients=CLIENTS, wait=600.0)
 
 
 @pytest.fixture(autouse=True)

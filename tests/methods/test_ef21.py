@@ -8,10 +8,12 @@ import torch
 from naive import MODULES, toy
 from naive.ef21 import ef21
 from naive.runs import KEY, N, W, assert_same, rounds, trained
+from narrowcast.errors import ConfigError
 from narrowcast.methods import RoundInfo, method
 from narrowcast.numerics.flat import Layout
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.simulator import Simulation
+from narrowcast.rounds.task import Task
 from narrowcast.wire import messages as wire
 from narrowcast.wire.codes import sparse
 from narrowcast.wire.messages import WireError
@@ -90,6 +92,45 @@ def test_who_does_not_come_keeps_its_say():
     server = m.step(server, acc, RoundInfo(0, 0, False, 0.5))
     torch.testing.assert_close(server.estimate, (vector(1) + vector(2)) / 3)
     torch.testing.assert_close(server.weights, -0.5 * server.estimate)
+
+
+class Constant(Task):
+    """Client c's gradient is `targets[c]`, wherever theta is; clients have 1, 2, 3, ... examples."""
+
+    name, metric, higher_is_better = "constant", "loss", False
+
+    def __init__(self, targets):
+        self.layout, self.targets = LAYOUT, targets
+        ends = np.cumsum(np.arange(len(targets)) + 1)
+        self.clients = [np.arange(end - c - 1, end) for c, end in enumerate(ends)]
+        self.owner = np.repeat(np.arange(len(targets)), np.arange(len(targets)) + 1)
+
+    def theta0(self):
+        return torch.zeros(D)
+
+    def buffer(self):
+        return torch.empty(D)
+
+    def gradient(self, theta, batch):
+        return 0.0, batch.weight @ self.targets[self.owner[batch.index]]
+
+    def evaluate(self, theta):
+        return {"loss": 0.0}
+
+
+def test_under_constant_gradients_the_estimate_becomes_their_mean_whoever_comes():
+    targets = torch.stack([vector(seed) for seed in range(N)])
+    plan = Plan(cohort=W, lr=0.1, epochs=40, participation=0.5, key=KEY)
+    run = Simulation(Constant(targets), made(), plan)
+    assert all(record.clients < N for record in run)
+    torch.testing.assert_close(run.server.estimate, targets.mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_mean_by_examples_over_those_who_come_is_refused():
+    """It was off by more than itself: the corrections of a round were weighed against each other alone."""
+    plan = Plan(cohort=W, lr=0.1, epochs=40, participation=0.5, key=KEY, weighting="examples")
+    with pytest.raises(ConfigError, match="--weighting examples: ef21 takes the mean over all clients"):
+        Simulation(Constant(torch.zeros(N, D)), made(), plan)
 
 
 def test_hostile_uploads_are_refused():

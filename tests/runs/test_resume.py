@@ -1,11 +1,7 @@
 """Killed at any moment, a run resumes to the records and the model of an undisturbed one."""
 
 import itertools
-import os
 import signal
-import subprocess
-import sys
-import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +9,15 @@ from types import SimpleNamespace
 import pytest
 import tomli_w
 
+import children
+import ended_runs
 from narrowcast.methods import METHODS
 from narrowcast.rounds import records
 from narrowcast.rounds.training import Training
 from narrowcast.runs import checkpoints, run_folder, runner
 from narrowcast.runs.reading import make_config
 
-pytestmark = pytest.mark.xdist_group("resume")  # they share an undisturbed run
+pytestmark = children.GROUP  # they also share an undisturbed run
 SETTINGS = {
     "task": "digits",
     "method": "k-subspace-time-varying",
@@ -33,26 +31,6 @@ SETTINGS = {
     "carry": True,
     "dropout": 0.2,
 }
-# A child that checkpoints after every round and tells each round to its parent.
-CHILD = """
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-from narrowcast.runs import checkpoints, make_config, runner
-from narrowcast.rounds.training import Training
-Training.checkpoint_seconds = checkpoints.COSTS = 0.0
-folder = Path(sys.argv[1])
-tell = lambda facts, record: print(record.round, flush=True)
-if (folder / "config.toml").exists():
-    runner.resume(folder, tell)
-else:
-    runner.start(make_config({settings}), folder, tell)
-"""
-
-
-def child(folder: Path, settings: dict[str, object] = SETTINGS) -> subprocess.Popen[str]:
-    code = CHILD.replace("{settings}", repr(settings))
-    return subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +47,10 @@ def assert_same(a: Path, b: Path) -> None:
 
 def test_kill_9_and_resume(undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    for round_to_die_in, patience in ((5, 0.0), (37, 0.004), (61, 0.011)):
-        process = child(folder)
-        assert process.stdout is not None
-        for line in process.stdout:
-            if int(line) >= round_to_die_in:
-                break
-        time.sleep(patience)  # somewhere inside the next rounds, or a checkpoint
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    for number, seconds in ((5, 0.0), (37, 0.004), (61, 0.011)):  # inside later rounds, or a checkpoint
+        process = children.start(ended_runs.killed, folder, SETTINGS, number, seconds)
+        process.join()
+        assert process.exitcode == -(signal.SIGPROF if seconds else signal.SIGKILL)
         assert not run_folder.finished(folder)
     runner.resume(folder)
     assert_same(folder, undisturbed)
@@ -113,7 +85,7 @@ def test_every_method_goes_on_as_if_nothing_had_happened(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Private state and all: a run stopped between two checkpoints goes back to the first of them."""
-    config = make_config({**BRIEF, "method": name})
+    config = make_config({**BRIEF, "method": name, "clients": 60, "cohort": 12})
     whole = runner.start(config, tmp_path / "whole")
     ticks = itertools.count()  # a checkpoint is taken every few rounds
     monkeypatch.setattr(Training, "checkpoint_seconds", 10.0)
@@ -157,18 +129,12 @@ def test_lost_and_damaged_private_state_is_begun_anew_and_counted(
 
 def test_an_interrupt_finishes_the_round_and_says_how_to_go_on(undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "narrowcast", "run", str(tmp_path / "c.toml"), "--out", str(folder)]
     (tmp_path / "c.toml").write_text(tomli_w.dumps(SETTINGS))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        log = folder / "records.jsonl"
-        if log.exists() and log.read_bytes().count(b"\n") > 3:
-            break
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
+    words = ["run", str(tmp_path / "c.toml"), "--out", str(folder)]
+    process = children.start(ended_runs.interrupted, words, 3, log=tmp_path / "said")
+    process.join()
+    error = (tmp_path / "said").read_text()
+    assert process.exitcode == 130, error
     assert f"narrowcast run --resume {folder}" in error.replace("\n", "")
     kept = len(records.read(folder / "records.jsonl"))
     runner.resume(folder)
@@ -196,15 +162,11 @@ def test_a_finished_run_is_left_alone(undisturbed: Path) -> None:
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = child(folder)
-    assert process.stdout is not None
-    process.stdout.readline()  # it is running now
-    os.kill(process.pid, signal.SIGSTOP)
+    process, told = children.telling(ended_runs.stopped, folder, SETTINGS, 3)
+    assert next(told) == 3
     with pytest.raises(RuntimeError, match="in use by another narrowcast process"):
         runner.resume(folder)
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    children.kill(process)
     runner.resume(folder)  # the lock ended with the process
 
 

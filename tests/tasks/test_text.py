@@ -3,7 +3,7 @@
 import gzip
 import json
 import lzma
-import subprocess
+import runpy
 import sys
 from itertools import chain, pairwise
 from pathlib import Path
@@ -650,15 +650,18 @@ def test_the_real_personachat() -> None:
 # What people run
 
 
-def test_the_example_for_hugging_face_trains_and_saves(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_example_for_hugging_face_trains_and_saves(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     data, out = write_sst2(tmp_path / "data"), tmp_path / "out"
     words = [
-        sys.executable, str(EXAMPLES / "finetune_hf.py"), "--model", str(checkpoint), "--data", str(data),
-        "--rounds", "3", "--dim", "32", "--lr", "1", "--out", str(out),
+        "finetune_hf.py", "--model", str(checkpoint), "--data", str(data), "--rounds", "3", "--dim", "32",
+        "--lr", "1", "--out", str(out),
     ]  # fmt: skip
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "round 3: loss" in done.stdout
+    monkeypatch.setattr(sys, "argv", words)
+    runpy.run_path(str(EXAMPLES / "finetune_hf.py"), run_name="__main__")
+    said = capsys.readouterr().out
+    assert "round 3: loss" in said
     before = transformers.AutoModel.from_pretrained(checkpoint).state_dict()
     model = transformers.AutoModelForSequenceClassification.from_pretrained(out)
     assert any(not before[name].equal(value) for name, value in model.bert.state_dict().items())
@@ -666,7 +669,7 @@ def test_the_example_for_hugging_face_trains_and_saves(checkpoint: Path, tmp_pat
     sentences, labels = sst2.load(data)[1]
     held = Ragged(tokens.classified(sentences, 128)), torch.tensor(labels)
     task = Classifier(model, train=held, test=held, clients=[np.arange(len(labels))], name="again")
-    assert f"accuracy {task.evaluate(task.theta0())['accuracy']:.3f}; whole" in done.stdout
+    assert f"accuracy {task.evaluate(task.theta0())['accuracy']:.3f}; whole" in said
 
 
 @pytest.mark.parametrize(("task", "write"), [("sst2", write_sst2), ("personachat", write_lines)])

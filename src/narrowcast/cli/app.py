@@ -5,6 +5,7 @@ Other packages add theirs by the entry-point group `narrowcast.commands`: a func
 
 from __future__ import annotations
 
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -42,29 +43,30 @@ GET_STUDIES = (
 class Commands(TyperGroup):
     """Ours, and those of installed packages; ours cannot be replaced."""
 
+    @cached_property
+    def foreign(self) -> dict[str, EntryPoint]:
+        """Looked for once a call: it reads a file of every package there is."""
+        return {found.name: found for found in entry_points(group=GROUP) if found.name not in COMMANDS}
+
     def list_commands(self, ctx: Context) -> list[str]:
-        return [*COMMANDS, *sorted(_foreign())]
+        return [*COMMANDS, *sorted(self.foreign)]
 
     def get_command(self, ctx: Context, name: str) -> Command | None:
         if name in COMMANDS:
             return _as_command(name, COMMANDS[name])
-        if name in (others := _foreign()):
-            return _loaded(name, others[name])
+        if name in self.foreign:
+            return _loaded(name, self.foreign[name])
         return None
 
     def resolve_command(self, ctx: Context, args: list[str]) -> Any:
-        if args[0] in STUDIES and args[0] not in _foreign():
+        if args[0] in STUDIES and args[0] not in self.foreign:
             raise UsageError(GET_STUDIES)
         return super().resolve_command(ctx, args)
 
     def format_epilog(self, ctx: Context, formatter: Any) -> None:
-        if not _foreign().keys() >= set(STUDIES):
+        if not self.foreign.keys() >= set(STUDIES):
             formatter.write_paragraph()
             formatter.write_text(GET_STUDIES)
-
-
-def _foreign() -> dict[str, EntryPoint]:
-    return {found.name: found for found in entry_points(group=GROUP) if found.name not in COMMANDS}
 
 
 def _loaded(name: str, found: EntryPoint) -> Command:

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from narrowcast.cli.flags import Force
-from narrowcast.cli.terminal import console, plain_errors
-from narrowcast.errors import Interrupted
+from narrowcast.cli.terminal import console, going_on_with, plain_errors
 from narrowcast.extras import Missing
 
 
@@ -28,15 +27,10 @@ def compare(
     with plain_errors():
         comparison = comparing.load(file, {} if seed is None else {"seed": seed})
         folder = out or Path("runs") / file.stem
-        again = "" if seed is None else f" --seed {seed}"
         prepare_kernels(console)
-        try:
-            with RunProgress(console) as progress:
-                runs = comparing.run_all(comparison, folder, progress, force)
-        except Interrupted as stop:
-            raise Interrupted(
-                f"{stop}. Go on with: narrowcast compare {file} --out {folder}{again}"
-            ) from None
+        again = f"narrowcast compare {file} --out {folder}" + ("" if seed is None else f" --seed {seed}")
+        with going_on_with(lambda: again), RunProgress(console) as progress:
+            runs = comparing.run_all(comparison, folder, progress, force)
         show_runs(runs)
         try:
             draw_runs(runs, folder / "frontier.png", comparison.title)

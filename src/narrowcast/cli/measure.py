@@ -59,12 +59,11 @@ def measure(
 
     The other flags are those of `narrowcast run` and say how every run is made.
     """
-    from narrowcast.cli.terminal import plain_errors
+    from narrowcast.cli.terminal import console, plain_errors
 
     with plain_errors():
         for package in ("scipy", "matplotlib"):  # before hours of probes, not after
             require(package, "measure", "narrowcast measure")
-        console = Console()
         name = task or ("digits" if quick else None)
         if name is None:
             raise ConfigError("say what to measure: a task such as digits")

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from narrowcast.cli.flags import Force, with_run_flags
-from narrowcast.cli.terminal import console, plain_errors
-from narrowcast.errors import ConfigError, Interrupted
+from narrowcast.cli.terminal import console, going_on_with, plain_errors
+from narrowcast.errors import ConfigError
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
 
@@ -36,12 +36,16 @@ def run(
         from narrowcast.runs.progress import RunProgress
 
         prepare_kernels(console)
-        try:
-            with RunProgress(console) as progress:
-                _drive(config, folder, progress, force)
-        except Interrupted as stop:
-            raise Interrupted(f"{stop}. Go on with: narrowcast run --resume {folder}") from None
+        with going_on_with(lambda: _again(folder)), RunProgress(console) as progress:
+            _drive(config, folder, progress, force)
         show_runs([folder])
+
+
+def _again(folder: Path) -> str:
+    """How to go on; what was stopped before it began is begun again."""
+    from narrowcast.runs import run_folder
+
+    return f"narrowcast run --resume {folder}" if run_folder.is_run(folder) else "the same command"
 
 
 def _drive(config: RunConfig | None, folder: Path, progress: Any, force: bool) -> None:

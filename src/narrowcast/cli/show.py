@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from narrowcast.cli.terminal import console, plain_errors
+from narrowcast.texts import printable
 
 
 def show(
@@ -35,7 +36,7 @@ def show_runs(folders: list[Path], markdown: bool = False) -> None:
 
     summaries = [summarise(folder) for folder in folders]
     if markdown:
-        print(table.markdown(summaries))
+        print(printable(table.markdown(summaries)))
     else:
         console.print(table.terminal(summaries, console.width))
         for s in summaries:

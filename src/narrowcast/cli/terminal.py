@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from narrowcast.errors import Diverged, Interrupted
+from narrowcast.texts import printable
 
-console = Console()
-errors = Console(stderr=True)
+FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class Terminal(Console):
+    """Shows escape sequences in a text and does not obey them: labels and errors may be strangers' words."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
+console = Terminal()
+errors = Terminal(stderr=True)
 
 
 @contextmanager
@@ -31,3 +45,16 @@ def plain_errors() -> Iterator[None]:
     except (Diverged, ValueError, OSError, RuntimeError, ImportError) as error:
         errors.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1 if isinstance(error, Diverged) else 2) from None
+
+
+@contextmanager
+def going_on_with(command: Callable[[], str]) -> Iterator[None]:
+    """Say how to go on after an interrupt or on a full disk: by the command that is asked for then."""
+    try:
+        yield
+    except Interrupted as stop:
+        raise Interrupted(f"{stop}. Go on with: {command()}") from None
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise RuntimeError(f"{error}. Make room, then go on with: {command()}") from None

@@ -27,6 +27,7 @@ from narrowcast.flower.uploads import OVERHEAD, Uploads
 from narrowcast.methods.base import Accumulator, Method, Server
 from narrowcast.numerics import flat
 from narrowcast.numerics.flat import all_finite
+from narrowcast.numerics.process import own_settings
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.norms import NormBound
@@ -206,7 +207,8 @@ class Federation(Training):
             ) from None
         log.warning("round %d: %s. Going back to version %d", record.round, error, self._good.version)
         self.server, self.round = self._good, record.round + 1
-        self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
+        with own_settings():
+            self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
         record.version, record.rolled_back = self.server.version, True
         record.metrics = self.task.evaluate(self._theta) if self.round == self.rounds else {}
         for member in self.fleet.members.values():  # versions are counted anew from here

@@ -21,9 +21,10 @@ from flwr.serverapp import Grid
 from narrowcast.flower.messages import Ask, Have, Here, pack, unpack
 from narrowcast.flower.roster import Roster
 from narrowcast.flower.settings import FleetSettings
+from narrowcast.texts import PrintableLog
 from narrowcast.wire.messages import WireError
 
-log = logging.getLogger("flwr")  # Flower's own: it reaches the user's terminal
+log = PrintableLog(logging.getLogger("flwr"))  # Flower's own: it reaches the user's terminal
 POLL_SECONDS = 0.3
 AGAIN_SECONDS = 60.0  # before a node that could not take part is asked again: each time it starts a process
 CLAIM_BYTES = 1024  # of a reply beside its clients, each of whom takes at most CLIENT_BYTES

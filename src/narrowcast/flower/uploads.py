@@ -13,6 +13,7 @@ from typing import Any
 
 from narrowcast.flower.messages import Upload
 from narrowcast.methods.base import Accumulator, Method
+from narrowcast.numerics.process import own_settings
 from narrowcast.rounds import exchange
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.norms import NormBound
@@ -75,6 +76,7 @@ class Uploads:
                 self.drop("refused", [upload.client], str(error))
         return sorted(set(clients) - heard)
 
+    @own_settings()
     def _read(self, upload: Upload) -> Update:
         if not upload.data or not math.isfinite(upload.loss):
             self._not_finite += 1
@@ -86,6 +88,7 @@ class Uploads:
         norm = self.method.norm(self.acc, message.payload)
         return Update(message.payload, norm, upload.loss, upload.lost)
 
+    @own_settings()
     def added(self, norms: NormBound, max_weight: float) -> Accumulator:
         """Their sum; an update whose norm is out of all proportion has no say in it."""
         acc, limit = self.acc, norms.limit([update.norm for update in self._updates.values()])

@@ -41,7 +41,9 @@ from then on its entries are on average half an epoch old, and with the k larges
 epoch a client's estimate follows its gradient slowly. The method is made for few clients that always come,
 where it converges without the bounds that error feedback needs; here it behaves like a momentum of about an
 epoch, and wants small rates. A client that loses `g_i` begins at zero, while its old estimate stays in `g`
-for good: `g` is then off by `g_i / N`, since the server keeps the mean alone and cannot take it out.
+for good: `g` is then off by `g_i / N`, since the server keeps the mean alone and cannot take it out. Every
+client weighs the same: a mean over all N by examples would need the weights of those who never came, so
+`--weighting examples` is refused.
 """,
 )
 
@@ -54,6 +56,7 @@ class EF21Server(DenseServer):
 @dataclass(frozen=True)
 class EF21(Uncompressed):
     name: ClassVar[str] = "ef21"
+    weighted: ClassVar[bool] = False  # g is a mean over all N: the server knows the weights of those who come
     clients: int = 1  # N, all there are
     k: int | None = None
     uplink: str = "f32"

@@ -19,6 +19,7 @@ from narrowcast.methods.uncompressed import DenseServer, Uncompressed
 from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.numerics.process import own_settings
 from narrowcast.wire import formats
 from narrowcast.wire import messages as wire
 from narrowcast.wire.messages import Payload
@@ -101,10 +102,11 @@ class RandomLowRank(Uncompressed):
         factors = self.factors(up.route, acc.layout, acc.total.shape[1])
         sizes = [m.size if A is None else self.rank * m.columns for m, A in factors]
         parts = torch.split(only_block(up).numbers(sum(sizes)), sizes)
-        expanded = [
-            B if A is None else (A @ B.view(self.rank, -1)).view(-1)
-            for (_, A), B in zip(factors, parts, strict=True)
-        ]
+        with own_settings(threads=1):  # products round otherwise with other threads
+            expanded = [
+                B if A is None else (A @ B.view(self.rank, -1)).view(-1)
+                for (_, A), B in zip(factors, parts, strict=True)
+            ]
         return 0, torch.cat(expanded)
 
     def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> DenseServer:

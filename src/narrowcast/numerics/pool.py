@@ -63,11 +63,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_pool)
 
 
+def _begin() -> None:
+    """A thread flushes denormals where the one that began it did: kernels are to be the same in all."""
+    import torch  # here: reading how many threads there are must stay cheap
+
+    torch.set_flush_denormal(False)
+
+
 def _executor(workers: int) -> ThreadPoolExecutor:
     global _pool
     with _lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(workers, thread_name_prefix="narrowcast")
+            _pool = ThreadPoolExecutor(workers, thread_name_prefix="narrowcast", initializer=_begin)
         return _pool
 
 

@@ -16,6 +16,7 @@ from narrowcast.methods.base import DENSE, Accumulator, Method, Model, Server
 from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import all_finite
 from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.numerics.process import flushes_denormals, own_settings
 from narrowcast.rounds.task import IndexArray
 from narrowcast.wire import messages as wire
 from narrowcast.wire.messages import Message, Payload, WireError
@@ -57,7 +58,8 @@ def seal(round: Round, payload: Payload, weight: int = 0) -> bytes:
 
 def send_down(method: Method[Any], server: Server, round: Round, have: int | None) -> bytes:
     """What a client at version `have` lacks, encoded."""
-    return seal(round, method.download(server, have))
+    with own_settings():
+        return seal(round, method.download(server, have))
 
 
 def is_fallback(method: Method[Any], down: bytes) -> bool:
@@ -71,11 +73,14 @@ def receive_down(
     """(the client's new model, theta, the round it is in), theta checked against the server's digest."""
     message = _decode(data, run)
     version = message.version
-    model, theta = method.reconcile(model, message.payload, version, out)
+    with own_settings():
+        model, theta = method.reconcile(model, message.payload, version, out)
     digest = wire.digest(theta, model.side)
     if wire.check(message, run, digest, 0) != message.check:
+        flushed = ". This process flushes denormals: torch.set_flush_denormal(False)"
         raise WireError(
             f"theta at version {version} differs from the server's: this client must ask again as a newcomer"
+            + flushed * flushes_denormals()
         )
     return model, theta, Round(run, key, message.round, version, digest)
 
@@ -86,7 +91,8 @@ def send_up(
     """(the client's new private state, its update, encoded); one that is not finite stays where it is."""
     if not all_finite(v):
         raise WireError(f"the update of client {client} has a NaN or an infinity")
-    private, payload = method.compress(private, v, model, round.client_key(client))
+    with own_settings(threads=1):
+        private, payload = method.compress(private, v, model, round.client_key(client))
     return private, seal(round, payload, weight)
 
 
@@ -106,7 +112,8 @@ def receive_up(
     if client in seen:
         raise WireError(f"client {client} has sent its update of round {round.number} already")
     message = check_up(method, data, round, client, weight)
-    acc = method.add(acc, message.payload, weight)
+    with own_settings():
+        acc = method.add(acc, message.payload, weight)
     seen.add(client)
     return acc
 

@@ -49,13 +49,15 @@ def summed_update(
 ) -> tuple[float, Tensor]:
     """(sum_c weight_c loss_c, sum_c weight_c v_c): what a linear method compresses once for all of them.
 
-    For single gradients this is one batch, whose objective is the weighted sum of the clients' mean losses.
+    For single gradients this is one batch, whose objective is the weighted sum of the clients' mean losses,
+    unless they would not be what each of them computes by itself.
     """
-    if local.steps == 1:
+    if local.steps == 1 and task.separable:
         parts = [examples(task, c, local.batch, k, 0) for c, k in group]
         sizes = torch.tensor([len(p) for p in parts])
         weight = (torch.tensor(weights) / sizes).repeat_interleave(sizes)
-        return task.gradient(theta, Batch(np.concatenate(parts), weight, _pictures(augment, 0)))
+        key, noise = _pictures(augment, 0), _noise(group[0][1], 0)
+        return task.gradient(theta, Batch(np.concatenate(parts), weight, key, noise))
     total, losses = torch.zeros_like(theta), 0.0
     for w, (loss, v) in zip(weights, client_updates(task, theta, group, local, augment), strict=True):
         total.add_(v, alpha=w)
@@ -103,8 +105,14 @@ def _slopes(
 def _batch(task: Task, client: int, local: Local, key: Key, augment: Key, step: int) -> Batch:
     """A client's examples of a step, equally weighted."""
     index = examples(task, client, local.batch, key, step)
-    return Batch(index, torch.full((len(index),), 1.0 / len(index)), _pictures(augment, step))
+    weight = torch.full((len(index),), 1.0 / len(index))
+    return Batch(index, weight, _pictures(augment, step), _noise(key, step))
 
 
 def _pictures(augment: Key, step: int) -> Key:
     return keyed.derive(augment, Purpose.AUGMENT, step)
+
+
+def _noise(key: Key, step: int) -> Key:
+    """What a client's model draws in a step comes from this; its examples, from (step, 0)."""
+    return keyed.derive(key, Purpose.LOCAL, step, 1)

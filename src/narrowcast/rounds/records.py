@@ -54,7 +54,7 @@ def read(path: Path, before: int | None = None) -> list[RoundRecord]:
     for i, line in enumerate(lines[:-1]):
         try:
             record = _decoder.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}, line {i + 1} is not a round record: {error}") from None
         if before is None or record.round < before:
             records.append(record)

@@ -24,6 +24,7 @@ from torch import Tensor
 from narrowcast.errors import Diverged
 from narrowcast.methods.base import Accumulator, Method, capped
 from narrowcast.numerics.keyed import Key
+from narrowcast.numerics.process import own_settings
 from narrowcast.rounds import exchange
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
@@ -117,7 +118,8 @@ class Simulation(Training):
                 _, data = exchange.send_up(self.method, None, v, self._client, work.round, first, 1)
                 message, size = exchange.check_up(self.method, data, work.round, first), len(data)
                 del v, data  # either may be as large as the model
-                acc = self.method.add_sum(acc, message.payload, sum(weights), len(members))
+                with own_settings():
+                    acc = self.method.add_sum(acc, message.payload, sum(weights), len(members))
             except (WireError, FormatError) as error:
                 # It is our own message: only a gradient that blew up makes it bad.
                 raise Diverged(

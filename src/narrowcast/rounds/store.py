@@ -149,7 +149,8 @@ class ClientStore:
     def _write(self, client: int) -> None:
         sealed = files.sealed(to_bytes(self._held[client]))
         path = self._path(client, self._generation[client])
-        path.write_bytes(sealed)
+        with files.naming(path):
+            path.write_bytes(sealed)
         self._unsynced.add(path)
         self._unwritten.discard(client)
 

@@ -21,6 +21,7 @@ class Batch(NamedTuple):
     index: IndexArray  # type: ignore[assignment]  # (B,); hides tuple.index, which nobody needs here
     weight: Tensor  # (B,), sums to 1 for a mean
     key: Key  # for augmentation: the same key and index give the same picture
+    noise: Key = 0  # for what the model itself draws (dropout): of the round, the client and the step
 
 
 class Task(Protocol):
@@ -31,6 +32,12 @@ class Task(Protocol):
     clients: Sequence[IndexArray]
     metric: str  # the headline of what `evaluate` returns
     higher_is_better: bool  # of the metric
+
+    @property
+    def separable(self) -> bool:
+        """Whether an example's loss depends on theta and the example alone, and not on others in its batch
+        (batch norm) or on chance (dropout): the examples of many clients can then be one batch."""
+        return True
 
     def theta0(self) -> Tensor:
         """(D,) where training starts: the same bits on every machine."""

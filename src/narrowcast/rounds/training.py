@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from narrowcast.errors import Diverged
+from narrowcast.errors import ConfigError, Diverged
 from narrowcast.methods.base import Accumulator, Method, RoundInfo
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.numerics.process import own_settings
 from narrowcast.rounds import records, schedules
 from narrowcast.rounds.exchange import Round, digest_of
 from narrowcast.rounds.local import Local
@@ -35,12 +36,18 @@ class Training(ABC):
     checkpoint_seconds: ClassVar[float] = 20.0  # between two checkpoints, at least
 
     def __init__(self, task: Task, method: Method[Any], plan: Plan) -> None:
+        if plan.weighting != "clients" and not method.weighted:
+            raise ConfigError(
+                f"--weighting {plan.weighting}: {method.name} takes the mean over all clients, present or "
+                "not, and knows the weights of those who come alone: leave it at clients"
+            )
         self.task, self.method, self.plan = task, method, plan
         self.cohorts, self.rounds = plan.cohorts(len(task.clients)), plan.length(len(task.clients))
         self.theta0 = task.theta0()
         self.server = method.server(self.theta0, task.layout)
         self.round = 0
-        self._theta = method.theta(self.server, torch.empty_like(self.theta0))
+        with own_settings():
+            self._theta = method.theta(self.server, torch.empty_like(self.theta0))
 
     @abstractmethod
     def collect(self, round: Round, record: RoundRecord) -> Accumulator:
@@ -87,8 +94,9 @@ class Training(ABC):
         number, every = self.round, self.plan.evaluate_every
         period = self.cohorts.rounds_per_epoch
         info = RoundInfo(number, record.epoch, self.cohorts.epoch_end(number), record.rate, period)
-        self.server = self.method.step(self.server, acc, info)
-        self._theta = self.method.theta(self.server, self._theta)
+        with own_settings():
+            self.server = self.method.step(self.server, acc, info)
+            self._theta = self.method.theta(self.server, self._theta)
         record.version = self.server.version
         self.round += 1
         if self.round == self.rounds or (every and self.round % every == 0):
@@ -107,8 +115,9 @@ class Training(ABC):
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken: the rounds that follow are those of an undisturbed run."""
         self.round = state["round"]
-        self.server = self.method.restore(self.theta0, self.task.layout, state["server"])
-        self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
+        with own_settings():
+            self.server = self.method.restore(self.theta0, self.task.layout, state["server"])
+            self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
 
 
 def local_work(plan: Plan, method: Method[Any], rate: float) -> Local:

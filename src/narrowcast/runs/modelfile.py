@@ -18,6 +18,7 @@ from narrowcast import files
 from narrowcast.methods.base import Method, Server
 from narrowcast.methods.table import METHODS
 from narrowcast.numerics.flat import Layout
+from narrowcast.numerics.process import own_settings
 from narrowcast.runs.config import RENAMED
 from narrowcast.wire import messages as wire
 from narrowcast.wire.earlier import Payload1, digest1
@@ -127,7 +128,8 @@ def rebuild(model: ModelFile, theta0: Tensor) -> Tensor:
     try:
         method = _method(model)
         payload = wire.decode_payload(model.payload)
-        _, theta = method.reconcile(method.newcomer(theta0, model.layout), payload, model.version)
+        with own_settings():
+            _, theta = method.reconcile(method.newcomer(theta0, model.layout), payload, model.version)
     except WireError:
         raise
     except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:

@@ -61,7 +61,7 @@ def load_facts(folder: Path) -> Facts:
         raise ConfigError(
             f"{folder} is not a run folder, or its run has not begun: it has no facts.json"
         ) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{folder}/facts.json is damaged: {error}") from None
 
 

@@ -171,7 +171,7 @@ def _go(run: _Run, folder: Path, on_record: OnRecord | None, until: Until | None
     assert run.prepared.config.threads is not None
     with (
         using_threads(run.prepared.config.threads),
-        (folder / RECORDS).open("ab") as log,
+        files.appending(folder / RECORDS) as log,
         interrupts() as stop,
     ):
         _rounds(run, Checkpoints(run.training, run.prepared.plan.run, folder, log), on_record, until, stop)
@@ -195,8 +195,7 @@ def _rounds(
         keeper.write(training.state())
     for record in training:
         keeper.went_well()
-        log.write(records.to_line(record))
-        log.flush()
+        files.append(log, records.to_line(record))
         if on_record:
             on_record(run.facts, record)
         keeper.take_if_due()

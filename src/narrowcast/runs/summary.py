@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from narrowcast.errors import ConfigError
 from narrowcast.rounds import records
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.runs import run_folder
@@ -50,7 +51,14 @@ class Compression:
 def summarise(folder: Path) -> Summary:
     facts = run_folder.load_facts(folder)
     path = folder / run_folder.RECORDS
-    return _summary(folder, facts, records.read(path) if path.is_file() else [])
+    rows = records.read(path) if path.is_file() else []
+    if run_folder.finished(folder) and [row.round for row in rows] != list(range(facts.rounds)):
+        there = f"has {len(rows)} records that are not" if path.is_file() else "is missing: it had"
+        raise ConfigError(
+            f"{path} {there} those of the {facts.rounds} rounds of this finished run. Its model can still be "
+            f"had (narrowcast export {folder}); to have the numbers, run it again with --force"
+        )
+    return _summary(folder, facts, rows)
 
 
 def _summary(folder: Path, facts: Facts, rows: list[RoundRecord]) -> Summary:

@@ -5,6 +5,7 @@ from .table import TASKS as TASKS
 from .table import build as build
 from .options import TaskOptions as TaskOptions
 from .places import DATA_VARIABLE as DATA_VARIABLE
+from .side_effects import freeze_batch_norm as freeze_batch_norm
 from .torch_task import TorchTask as TorchTask
 from .torch_task import accuracy as accuracy
 from .torch_task import cross_entropy as cross_entropy

@@ -22,7 +22,7 @@ from narrowcast.tasks.torch_task import Examples, TorchTask
 MEAN = torch.tensor((0.4914, 0.4822, 0.4465)).view(3, 1, 1)
 DEVIATION = torch.tensor((0.2471, 0.2435, 0.2616)).view(3, 1, 1)
 PAD = 4
-FOLDERS = ("cifar10", "cifar-10-batches-bin", "cifar-10-batches-py")
+FOLDERS = ("cifar10", "cifar-10-batches-bin")
 CHUNK = 50  # images at once: ResNet-9 keeps about 2 MB an image for its backward pass, and caches are small
 
 
@@ -75,7 +75,7 @@ def find(options: TaskOptions, forms: Sequence[Form] = FULL) -> tuple[Path, Form
         folders=FOLDERS,
         needed="CIFAR-10 as one of: " + "; ".join(", ".join(form.files) for form in forms),
         how="`narrowcast data cifar10`, or unpack cifar-10-binary.tar.gz from "
-        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        "https://www.cs.toronto.edu/~kriz/cifar.html (pickled batches are not read)",
     )
     return folder, next(form for form in forms if form.present(folder))
 

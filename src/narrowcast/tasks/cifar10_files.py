@@ -10,7 +10,6 @@ import numpy as np
 
 from narrowcast.extras import require
 from narrowcast.tasks.files import Bytes, DataError, check_labels, read_npz, read_rest, reading
-from narrowcast.tasks.pickles import PickledArray, read_pickle
 
 CLASSES = 10
 PIXELS = 3 * 32 * 32
@@ -50,19 +49,6 @@ def read_binary(path: Path) -> Pair:
     return images, check_labels(records[:, 0], len(images), CLASSES, path)
 
 
-def read_python(path: Path) -> Pair:
-    """A pickled dict of `data` (n, 3 072) and a list of `labels`: see pickles.py for what is let in."""
-    batch = read_pickle(path, BATCH_LIMIT)
-    images, labels = batch.get("data"), batch.get("labels")
-    if not isinstance(images, PickledArray) or not isinstance(labels, list):
-        raise DataError(f"{path} has {sorted(batch)}, needed an array `data` and a list `labels`")
-    if not all(type(y) is int and 0 <= y < CLASSES for y in labels):
-        raise DataError(f"{path} has labels that are not integers from 0 to {CLASSES - 1}")
-    with reading(path, "a python batch of CIFAR-10"):
-        pixels = images.checked((-1, PIXELS))
-    return pixels.reshape(-1, 3, 32, 32), check_labels(np.array(labels, np.uint8), len(pixels), CLASSES, path)
-
-
 def _mosaics(folder: Path, part: str) -> Pair:
     names = [f"train{i}.webp" for i in range(1, 6)] if part == "train" else ["test.webp"]
     images = np.concatenate([read_mosaic(folder / name) for name in names])
@@ -78,13 +64,10 @@ def _small(folder: Path, part: str) -> Pair:
     )
 
 
-def _batches(read: Callable[[Path], Pair], suffix: str) -> Callable[[Path, str], Pair]:
-    def load(folder: Path, part: str) -> Pair:
-        names = [f"data_batch_{i}" for i in range(1, 6)] if part == "train" else ["test_batch"]
-        pairs = [read(folder / f"{name}{suffix}") for name in names]
-        return np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs])
-
-    return load
+def _binary(folder: Path, part: str) -> Pair:
+    names = [f"data_batch_{i}" for i in range(1, 6)] if part == "train" else ["test_batch"]
+    pairs = [read_binary(folder / f"{name}.bin") for name in names]
+    return np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs])
 
 
 class Form(NamedTuple):
@@ -97,9 +80,7 @@ class Form(NamedTuple):
         return all((folder / name).is_file() for name in self.files)
 
 
-_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 MOSAICS = Form(("labels.npz", *(f"train{i}.webp" for i in range(1, 6)), "test.webp"), _mosaics)
-BINARY = Form(tuple(f"{name}.bin" for name in _BATCHES), _batches(read_binary, ".bin"))
-PYTHON = Form(_BATCHES, _batches(read_python, ""))
+BINARY = Form((*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"), _binary)
 SMALL = Form(("cifar10_small.npz",), _small)
-FULL = (MOSAICS, BINARY, PYTHON)
+FULL = (MOSAICS, BINARY)

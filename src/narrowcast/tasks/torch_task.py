@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby, islice
 from typing import Any
 
@@ -15,6 +15,7 @@ from narrowcast.numerics import pool
 from narrowcast.numerics.flat import all_finite
 from narrowcast.numerics.keyed import Key
 from narrowcast.rounds.task import Batch, IndexArray, Task
+from narrowcast.tasks import side_effects
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
 from narrowcast.tasks.side_by_side import in_parts, plain_layers, sgd_step
@@ -44,7 +45,8 @@ class TorchTask(ModuleTask):
     `loss(outputs, targets)` returns one loss an example (torch's losses do with reduction="none"), because
     the losses of a round's clients are weighted before they are summed. The module is used as it stands:
     its parameters at construction are theta0. Inputs may be stored small (bytes, say): `prepare` turns a
-    batch of them, after augmentation, into what the module takes.
+    batch of them, after augmentation, into what the module takes. Dropout is drawn from the run's key; batch
+    norm must be frozen (`freeze_batch_norm`), or be group norm.
     """
 
     def __init__(
@@ -73,6 +75,25 @@ class TorchTask(ModuleTask):
         _check_examples(test, "test")
         check_clients(clients, len(train[1]))
 
+    @cached_property
+    def _habits(self) -> side_effects.Habits:
+        """What the module and the loss do beside computing, found by trial before the first step."""
+
+        def losses(index: IndexArray) -> Tensor:
+            x, y = self._examples(torch.as_tensor(index), 0)
+            return self._losses(self.module(x), y)
+
+        self._train_mode()
+        return side_effects.observed(self.module, losses, len(self._train[1]))
+
+    @property
+    def draws(self) -> bool:
+        return self._habits.draws
+
+    @property
+    def separable(self) -> bool:
+        return not (self._habits.draws or self._habits.mixes)
+
     def objectives(self, batch: Batch) -> Iterator[Tensor]:
         for start in range(0, len(batch.index), self.chunk):
             part = slice(start, start + self.chunk)
@@ -86,8 +107,9 @@ class TorchTask(ModuleTask):
             at_once = max(1, min(fits, self.chunk // max(1, examples)))
             while chunk := list(islice(same, at_once)):
                 try:
-                    rows = list(self._by_vmap(theta, chunk)) if self._vmap and len(chunk) > 1 else []
-                except RuntimeError:  # not every module can be vmapped: batch norm, .item(), in-place tricks
+                    vmapped = self._vmap and not self.draws and len(chunk) > 1
+                    rows = list(self._by_vmap(theta, chunk)) if vmapped else []
+                except RuntimeError:  # not every module can be vmapped: .item(), in-place tricks
                     self._vmap, rows = False, []
                 yield from rows or (self.gradient(theta, batch) for batch in chunk)
 
@@ -96,15 +118,13 @@ class TorchTask(ModuleTask):
         x, y = self._examples(index, batches[0].key)
         count = len(batches)
         weight = torch.stack([batch.weight for batch in batches])
-        self._training()
+        self._train_mode()
 
         def objective(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             outputs = torch.func.functional_call(self.module, self.layout.split(theta), (x,))
             return self._loss(outputs, y) @ weight
 
-        each = torch.func.vmap(
-            torch.func.grad_and_value(objective), in_dims=(None, 0, 0, 0), randomness="different"
-        )
+        each = torch.func.vmap(torch.func.grad_and_value(objective), in_dims=(None, 0, 0, 0))
         gradients, losses = each(
             theta, x.reshape(count, -1, *x.shape[1:]), y.reshape(count, -1, *y.shape[1:]), weight
         )

@@ -40,6 +40,10 @@ class Processes:
             self._running.add(process)
         try:
             _, said = process.communicate(config.model_dump_json())
+        except BaseException:  # this process is asked to stop, and its child may not have been
+            process.terminate()
+            process.communicate()
+            raise
         finally:
             with self._lock:
                 self._running.discard(process)

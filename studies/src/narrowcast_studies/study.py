@@ -4,18 +4,13 @@ At the top the settings that all rows share, and `seeds`; `[tune]` says how rate
 row, whose `lr` is the centre of its grid. Tuning is done with another seed on a held-out part of the training
 set, in shorter runs. A rate found so may lie on the edge of stability: when any final run diverges, or ends
 worse than the untrained model, all seeds are run again at the next lower rate (this alone is decided by the
-test set). Every run has a folder of its own, named by its settings: what is finished is never repeated, and a
-changed setting is another run.
+test set). `conducting` runs it.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,26 +18,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from narrowcast.cli import give_back, keep_memory
-from narrowcast.errors import ConfigError, Interrupted, located
-from narrowcast.runs import (
-    Grid,
-    RunConfig,
-    Summary,
-    attempts,
-    best_of,
-    make_config,
-    read_toml,
-    refuse_unused,
-    search,
-    summarise,
-)
-from narrowcast.units import format_seconds
-from narrowcast_studies import untrained
-from narrowcast_studies.untrained import Metrics, harmed
+from narrowcast.errors import ConfigError, located
+from narrowcast.runs import Grid, RunConfig, best_of, make_config, read_toml, refuse_unused, search
+from narrowcast_studies.ran import Metrics, Ran
+from narrowcast_studies.untrained import harmed
 
-Say = Callable[[str], None]
-Attempt = Callable[[RunConfig], Path | None]  # the folder of a finished run; None: it diverged
+Attempt = Callable[[RunConfig], Ran]  # the run with these settings, at its end
 Began = Callable[[RunConfig], Metrics]  # the metrics of the untrained model; {}: not known
 RETREATS = 3  # lower rates than the tuned one that a row may go down to
 
@@ -95,7 +76,7 @@ class Outcome:
     trials: dict[float, float]  # rate -> the metric of the tuning run, nan where it diverged
     tuned: float | None  # the best of them; None: all diverged
     rate: float | None  # that of the final runs: lower than the tuned one where a run diverged at it
-    runs: list[Summary]  # the final runs at `rate` that came to their end
+    runs: list[Ran]  # the final runs at `rate` that came to their end
     diverged: dict[float, int]  # rate -> final runs that did not, or went wrong at a rate that was given up
     untrained: dict[int, Metrics]  # seed -> what its models were worth before; {}: not known
 
@@ -151,9 +132,9 @@ def follow(study: Study, row: Row, attempt: Attempt, began: Began, tune_only: bo
     rate, diverged = tuned, dict[float, int]()
     before = {seed: began(study.final(row, tuned, seed)) for seed in study.seeds}
     while True:
-        runs = [_summary(attempt(study.final(row, rate, seed))) for seed in study.seeds]
-        ended = [run for run in runs if run]
-        wrong = len(runs) - sum(not harmed(run, before[run.facts.seed]) for run in ended)
+        runs = [attempt(study.final(row, rate, seed)) for seed in study.seeds]
+        ended = [run for run in runs if not run.diverged]
+        wrong = len(runs) - sum(not harmed(run, before[run.seed]) for run in ended)
         if not wrong or study.tuning is None or len(diverged) == RETREATS:
             lost = len(runs) - len(ended)
             lost_here = {rate: lost} if lost else {}
@@ -174,120 +155,14 @@ def _tuned(study: Study, row: Row, attempt: Attempt, trials: dict[float, float])
     """The best rate of the row's grid; None: all diverged."""
 
     def score(rate: float) -> float:
-        run = _summary(attempt(study.trial(row, rate)))
-        if run is None or run.metric is None:
+        run = attempt(study.trial(row, rate))
+        if run.diverged or run.value is None:
             trials[rate] = math.nan
             return -math.inf
-        trials[rate] = run.metric
-        return run.metric if run.facts.higher_is_better else -run.metric
+        trials[rate] = run.value
+        return run.value if run.higher_is_better else -run.value
 
     grid = study.grid(row)
     scores = search(grid, score)
     best = best_of(scores)
     return grid.rate(best) if math.isfinite(scores[best]) else None
-
-
-def _summary(folder: Path | None) -> Summary | None:
-    return None if folder is None else summarise(folder)
-
-
-def conduct(
-    study: Study,
-    out: Path,
-    rows: Collection[str] | None = None,
-    *,
-    run: attempts.Run = attempts.in_process,
-    stop: Callable[[], None] = lambda: None,
-    jobs: int = 1,
-    tune_only: bool = False,
-    say: Say = print,
-) -> dict[str, str]:
-    """Run what is missing, `jobs` rows at a time; the names of rows that failed, and why.
-
-    When interrupted it begins no more runs, calls `stop` to end those that `run` has going, and waits.
-    """
-    chosen = [row for row in study.rows if rows is None or row.name in rows]
-    failed: dict[str, str] = {}
-    started, done, halted = time.monotonic(), 0, threading.Event()
-    held: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # rows may share a tuning run
-
-    def one(row: Row) -> None:
-        nonlocal done
-
-        def hold(name: str) -> threading.Lock:
-            if halted.is_set():
-                raise Interrupted("stopped")
-            return held[name]
-
-        def attempt(config: RunConfig) -> Path | None:
-            with hold(attempts.folder_of(config)):
-                return _attempt(row, config, out, run, tell)
-
-        def began(config: RunConfig) -> Metrics:
-            with hold(untrained.file_of(config)):
-                return untrained.measured(config, out)
-
-        try:
-            follow(study, row, attempt, began, tune_only)
-        except Interrupted:
-            raise
-        except (OSError, RuntimeError, ValueError) as error:  # the other rows go on
-            failed[row.name] = str(error)
-        done += 1
-        how = f"FAILED: {failed[row.name]}" if row.name in failed else "done"
-        tell(f"{row.name}: {how} ({done} of {len(chosen)} rows)")
-
-    def tell(line: str) -> None:
-        say(f"[{format_seconds(time.monotonic() - started):>8}] {line}")
-
-    keep_memory()  # before there are threads
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        for future in [pool.submit(one, row) for row in chosen]:
-            future.result()
-    except BaseException:
-        halted.set()
-        stop()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-    return failed
-
-
-def _attempt(row: Row, config: RunConfig, out: Path, run: attempts.Run, tell: Say) -> Path | None:
-    folder = out / attempts.folder_of(config)
-    known = attempts.outcome(folder) is not None
-    started = time.monotonic()
-    ended = attempts.attempt(config, folder, run)
-    if not known:
-        give_back()
-        what = f"tune lr {config.lr:g}" if config.validation else f"seed {config.seed} lr {config.lr:g}"
-        result = _result(summarise(folder), untrained.known(config, out)) if ended else "diverged"
-        tell(f"{row.name}: {what}: {result} ({format_seconds(time.monotonic() - started)})")
-    return folder if ended else None
-
-
-def _result(run: Summary, before: Metrics) -> str:
-    return f"{run.metric:.4f}" + (", worse than untrained" if harmed(run, before) else "")
-
-
-class _NotRun(Exception):
-    """A run that a row needs and that has not come to its end."""
-
-
-def collect(study: Study, out: Path) -> tuple[list[Outcome], list[str]]:
-    """(what became of the rows that are complete, the names of the others), from the folders alone."""
-
-    def known(config: RunConfig) -> Path | None:
-        folder = out / attempts.folder_of(config)
-        if attempts.outcome(folder) is None:
-            raise _NotRun(folder)
-        return folder if attempts.attempt(config, folder) else None
-
-    complete, missing = [], []
-    for row in study.rows:
-        try:
-            complete.append(follow(study, row, known, lambda config: untrained.known(config, out)))
-        except _NotRun:
-            missing.append(row.name)
-    return complete, missing

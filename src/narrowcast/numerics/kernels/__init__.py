@@ -4,3 +4,7 @@ Nothing here knows what a subspace is. `philox` makes bits, `butterfly` transfor
 drives a kernel over its blocks with threads. The plain twins of these kernels stand beside the mathematics
 they speed up, in `numerics/keyed.py`, `numerics/hadamard.py` and `subspaces/`.
 """
+
+from narrowcast.numerics.kernels.caching import ensure_place
+
+ensure_place()  # before the first of them is decorated

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from narrowcast_studies.reproduce.experiment import Experiment
+    from narrowcast_studies.reproduce.running import Work
 
 
 def reproduce(
@@ -23,10 +24,21 @@ def reproduce(
     name: Annotated[
         str | None, typer.Argument(help="table1, a file studies/experiments/NAME.toml, or results")
     ] = None,
-    scale: Annotated[str, typer.Option(help="small: this machine; paper: the paper's settings")] = "small",
+    scale: Annotated[
+        str, typer.Option(help="small: this machine; medium: hours of it; paper: the paper's settings")
+    ] = "small",
     only: Annotated[list[str] | None, typer.Option(help="a method or a row; may be given again")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say how long it would take")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="runs at a time, one thread each")] = 1,
+    stop_after: Annotated[
+        str | None, typer.Option(help="2.5h, 90min: then stop, to go on when called again")
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="with --stop-after: begin no run that would not end in time")
+    ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="what is done, what it cost, what is left")
+    ] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="a few rounds of each row: does it run?")] = False,
     minutes: Annotated[
         float | None, typer.Option(min=0, help="one row, untuned, for so long; again: so much longer")
@@ -34,7 +46,7 @@ def reproduce(
     data: Annotated[Path | None, typer.Option(help="folder of the data [NARROWCAST_DATA]")] = None,
     runs: Annotated[Path | None, typer.Option(help="folder of the runs [runs/NAME-SCALE]")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="of the results [studies/experiments/results/NAME]")
+        Path | None, typer.Option(help="of the results [studies/experiments/results/NAME, NAME/SCALE]")
     ] = None,
 ) -> None:
     """The paper's tables and figures: runs what is missing, and writes studies/experiments/results/NAME.
@@ -43,7 +55,7 @@ def reproduce(
     """
     from narrowcast.cli import console, plain_errors
     from narrowcast.errors import ConfigError
-    from narrowcast_studies.reproduce import experiment, page, table1
+    from narrowcast_studies.reproduce import experiment, page, running, table1
 
     with plain_errors(), _data_in(data):
         if name is None:
@@ -68,9 +80,18 @@ def reproduce(
         if smoke:
             chosen = experiment.smoke(chosen, _smoke_changes(chosen))
         if dry_run:
+            _refuse_others(context, "--dry-run", "dry_run", "scale", "only", "data", "smoke")
             _estimate(chosen, only, console)
             return
-        _run(chosen, only, jobs, runs or chosen.runs, out or chosen.results, smoke, console)
+        folders = runs or chosen.runs
+        work = running.Work(chosen, folders, folders / "results" if smoke else out or chosen.results)
+        if status:
+            _refuse_others(context, "--status", "status", "scale", "only", "data", "runs", "out", "smoke")
+            console.print(work.status(_chosen(chosen, only)), markup=False, highlight=False, soft_wrap=True)
+            return
+        if whole and stop_after is None:
+            raise ConfigError("--whole goes with --stop-after")
+        _run(work, _chosen(chosen, only), jobs, stop_after, whole, console)
 
 
 def _refuse_others(context: typer.Context, what: str, *takes: str) -> None:
@@ -166,44 +187,14 @@ def _timed(
 
 
 def _run(
-    chosen: Experiment,
-    only: list[str] | None,
-    jobs: int,
-    runs: Path,
-    out: Path,
-    smoke: bool,
-    console: Console,
+    work: Work, rows: list[str], jobs: int, stop_after: str | None, whole: bool, console: Console
 ) -> None:
-    import signal
+    from narrowcast.units import parse_seconds
 
-    from narrowcast.errors import Interrupted
-    from narrowcast.runs import attempts
-    from narrowcast_studies import study
-    from narrowcast_studies.processes import Processes
-    from narrowcast_studies.reproduce import results
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    processes = Processes()
-    before = signal.signal(signal.SIGTERM, interrupt)
-    again = f"narrowcast reproduce {chosen.name} --scale {chosen.scale}"
-    try:
-        failed = study.conduct(
-            chosen.study,
-            runs,
-            _chosen(chosen, only),
-            run=processes if jobs > 1 else attempts.in_process,
-            stop=processes.stop,
-            jobs=jobs,
-            say=lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
-        )
-    except (KeyboardInterrupt, Interrupted):
-        raise Interrupted(f"stopped. Go on with: {again}") from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    page = results.write(chosen, runs, runs / "results" if smoke else out, again)
-    if page is not None:
-        console.print(page, markup=False, highlight=False, soft_wrap=True)
+    seconds = None if stop_after is None else parse_seconds(stop_after)
+    failed = work.run(rows, jobs, seconds, whole, say)
     if failed:
         raise RuntimeError("\n".join(f"{row}: {why}" for row, why in failed.items()))

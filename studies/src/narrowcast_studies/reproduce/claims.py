@@ -7,8 +7,9 @@ kind = "ahead"                    or "within", or "cheaper", or a list: every pa
 by = 0.01                         within: how far behind is still within
 times = 10.0                      cheaper: more than so many times fewer bytes (1 where left out)
 pairs = [["row", "other row"]]    names of rows
-why = "..."                       the reason, in prose
+why = "..."                       the reason, in prose; why.small, why.medium: that of pairs judged there
 
+A pair is judged at the largest scale that has results of both rows, and never across two.
 The rows of a study share their seeds, and with a seed the first model, the clients and who comes when: two
 rows are compared seed by seed. Let m be the mean of the differences in favour of the first, e the half width
 of Student's 95 % interval. The first is ahead where m - e > 0, and within where m - e > -by; the answer is no
@@ -43,7 +44,7 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     says: Text
     kind: Kind | Annotated[list[Kind], Meta(min_length=1)]
     pairs: Annotated[list[tuple[str, str]], Meta(min_length=1)]
-    why: Text
+    why: Text | Annotated[dict[str, Text], Meta(min_length=1)]
     where: str = ""
     by: Annotated[float, Meta(ge=0)] | None = None
     times: Annotated[float, Meta(ge=1)] | None = None
@@ -53,11 +54,16 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"by says how far behind is still within: needed there alone, got {self.by}")
         if self.times is not None and "cheaper" not in self.kinds:
             raise ValueError(f"times is for kind cheaper, got {self.times} for {', '.join(self.kinds)}")
-        if found := FIGURE.search(f"{self.says} {self.why}"):
+        if found := FIGURE.search(" ".join([self.says, *self.reasons.values()])):
             advice = "leave figures out, the page prints those of the pairs"
             raise ValueError(f"{found[0]!r} in says or why: {advice}")
         if same := [one for one, other in self.pairs if one == other]:
             raise ValueError(f"a pair needs two rows, got {same[0]!r} twice")
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """By scale; "": whatever the scale."""
+        return self.why if isinstance(self.why, dict) else {"": self.why}
 
     @property
     def kinds(self) -> list[Kind]:
@@ -95,6 +101,7 @@ class Pair:
     error: float  # half width of its interval; inf with a single seed, or one that diverged
     fewer: float  # bytes of the second's run over those of the first's
     answer: Answer
+    scale: str = ""  # where it was judged; "": nowhere yet
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,12 @@ class Judged:
     claim: Claim
     pairs: list[Pair]
     verdict: Verdict
+
+    @property
+    def why(self) -> str:
+        """The reasons for what was judged: of the scales that its pairs were judged at."""
+        scales = {"", *(pair.scale for pair in self.pairs)}
+        return " ".join(text for scale, text in self.claim.reasons.items() if scale in scales)
 
     @property
     def share(self) -> str:
@@ -127,9 +140,12 @@ def parse(table: Mapping[str, Any], path: str) -> tuple[list[Claim], list[Publis
     return claims, published
 
 
-def judge(claim: Claim, lines: Mapping[str, Line], higher_is_better: bool) -> Judged:
+Scales = Mapping[str, Mapping[str, Line]]  # scale -> row -> its results, the largest scale first
+
+
+def judge(claim: Claim, scales: Scales, higher_is_better: bool) -> Judged:
     """The claim against the results: every pair's figures and answer, and what follows for the claim."""
-    pairs = [_pair(claim, names, lines, 1.0 if higher_is_better else -1.0) for names in claim.pairs]
+    pairs = [_pair(claim, names, scales, 1.0 if higher_is_better else -1.0) for names in claim.pairs]
     return Judged(claim, pairs, verdict([pair.answer for pair in pairs]))
 
 
@@ -143,10 +159,12 @@ def verdict(answers: list[Answer]) -> Verdict:
     return "does not hold here" if "no" in answers else "open"
 
 
-def _pair(claim: Claim, names: tuple[str, str], lines: Mapping[str, Line], sign: float) -> Pair:
-    one, other = lines.get(names[0]), lines.get(names[1])
-    if one is None or other is None:
-        return Pair(names, (one, other), math.nan, math.nan, math.nan, "not run yet")
+def _pair(claim: Claim, names: tuple[str, str], scales: Scales, sign: float) -> Pair:
+    scale = next((scale for scale, lines in scales.items() if all(name in lines for name in names)), "")
+    if not scale:
+        alone = [next((lines[n] for lines in scales.values() if n in lines), None) for n in names]
+        return Pair(names, (alone[0], alone[1]), math.nan, math.nan, math.nan, "not run yet")
+    one, other = (scales[scale][name] for name in names)
     difference, error = _difference(one, other, sign)
     fewer = (other.up + other.down) / (one.up + one.down)
     answers: list[Answer] = []
@@ -156,7 +174,7 @@ def _pair(claim: Claim, names: tuple[str, str], lines: Mapping[str, Line], sign:
         else:
             answers.append(_beyond(one, other, difference, error, -(claim.by or 0.0)))
     answer: Answer = "no" if "no" in answers else "open" if "open" in answers else "yes"
-    return Pair(names, (one, other), difference, error, fewer, answer)
+    return Pair(names, (one, other), difference, error, fewer, answer, scale)
 
 
 def _cheaper(one: Line, other: Line, fewer: float, times: float) -> Answer:

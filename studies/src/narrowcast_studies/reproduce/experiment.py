@@ -4,7 +4,9 @@ title = "..."
 about = "..."                 what its clients hold and how they come, for the page of results; or left out
 [[figure]]                    kind = "frontier", "curves" or "lines", see `figures`
 [[claim]], [[published]]      what is to be judged, and the paper's own rows, see `claims`
-[small]                       a study (see `narrowcast_studies.study`) that this machine can run
+[small]                       a study (see `narrowcast_studies.study`) that this machine can run; its rows are
+                              run in the order of the file, and `about` may stand here too
+[medium]                      a longer one, over several sessions; rows of one name ask the same
 [paper]                       the same with the paper's own settings
 """
 
@@ -25,7 +27,7 @@ from narrowcast_studies.reproduce.claims import Claim, Published
 from narrowcast_studies.study import Study
 
 FOLDER = Path("studies") / "experiments"
-SCALES = ("small", "paper")
+SCALES = ("small", "medium", "paper")  # each larger than the one before
 SMOKE_ROUNDS = 2
 
 
@@ -50,7 +52,7 @@ class Experiment:
     scale: str
     study: Study
     figures: list[Figure]
-    claims: list[Claim]  # about the rows of scale small
+    claims: list[Claim]  # about rows that have their names at some scale
     published: list[Published]
     about: str = ""
 
@@ -73,31 +75,51 @@ def names() -> list[str]:
     return found
 
 
-def load(name: str, scale: str) -> Experiment:
-    """The experiment at a scale, every row and figure of it checked."""
+def scales(name: str) -> list[str]:
+    """Those that the experiment has, the largest first."""
+    table = read_toml(_path(name))
+    return [scale for scale in reversed(SCALES) if isinstance(table.get(scale), dict)]
+
+
+def _path(name: str) -> Path:
     path = FOLDER / f"{name}.toml"
     if not path.is_file():
         known = ", ".join(["table1", *names()])
         raise ConfigError(f"there is no {path}: run this in a clone of narrowcast, with one of {known}")
+    return path
+
+
+def load(name: str, scale: str) -> Experiment:
+    """The experiment at a scale, every row and figure of it checked."""
+    path = _path(name)
     table = read_toml(path)
     if scale not in SCALES or not isinstance(table.get(scale), dict):
         there = [s for s in SCALES if s in table]
         raise ConfigError(f"{path} has no scale {scale!r}: it has {', '.join(there) or 'none'}")
     shared = {"title": table.get("title", name)}
-    planned = study.parse({**shared, **table[scale]}, f"{path} [{scale}]")
+    own = {key: value for key, value in table[scale].items() if key != "about"}
+    planned = study.parse({**shared, **own}, f"{path} [{scale}]")
     try:
         figures = msgspec.convert(table.get("figure", []), list[Figure])
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: [[figure]]: {error}") from None
     said, published = claims.parse(table, str(path))
-    if scale == "small":
-        rows = {row.name for row in planned.rows}
-        _known(path, "figure", {name for figure in figures for name in figure.rows or []} - rows)
-        _known(path, "claim", {name for claim in said for pair in claim.pairs for name in pair} - rows)
-    about = table.get("about", "")
+    rows = {row.name for row in planned.rows} | _named(table)
+    _known(path, "figure", {name for figure in figures for name in figure.rows or []} - rows)
+    _known(path, "claim", {name for claim in said for pair in claim.pairs for name in pair} - rows)
+    if wrong := sorted({scale for claim in said for scale in claim.reasons} - {"", *SCALES}):
+        raise ConfigError(f"{path}: a claim's why is of scales that are none: {', '.join(wrong)}")
+    about = table[scale].get("about", table.get("about", ""))
     if not isinstance(about, str):
         raise ConfigError(f"{path}: about is a text, got {about!r}")
     return Experiment(name, scale, planned, figures, said, published, about)
+
+
+def _named(table: dict[str, Any]) -> set[str]:
+    """The names of rows of all scales: a claim may be about one that only a larger scale has."""
+    tables = [table[scale] for scale in SCALES if isinstance(table.get(scale), dict)]
+    runs = [run for each in tables for run in each.get("run", []) if isinstance(run, dict)]
+    return {str(run["name"]) for run in runs if "name" in run}
 
 
 def _known(path: Path, what: str, unknown: set[str]) -> None:

@@ -16,12 +16,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 
 from narrowcast.plotting import plt
-from narrowcast.rounds import records
 from narrowcast.runs import FAMILY, STYLE
 from narrowcast_studies.reproduce import labels, plot
 from narrowcast_studies.reproduce.claims import Published
@@ -51,9 +49,9 @@ def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: 
     if not chosen:
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
-    facts, title = chosen[0].runs[0].facts, figure.title or experiment.study.title
+    run, title = chosen[0].runs[0], figure.title or experiment.study.title
     if figure.kind == "frontier" and figure.x == "bytes":
-        return plot.draw(lines(chosen), path, title, facts.metric, facts.higher_is_better)
+        return plot.draw(lines(chosen), path, title, run.metric, run.higher_is_better)
     theirs = _theirs(figure, experiment.published)
     panels = 2 if theirs else 1
     size = (SIZE[0], SIZE[1] * panels)
@@ -62,7 +60,7 @@ def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: 
     titles = [title, "the paper's own"]
     for axes, heading in zip(stack, titles[:panels], strict=True):
         axes.set_title(heading)
-        axes.set_ylabel(facts.metric)
+        axes.set_ylabel(run.metric)
         axes.grid(alpha=0.3)
     if figure.kind == "curves":
         _curves(stack[0], chosen)
@@ -124,7 +122,7 @@ def _compression(axes: Axes, marks: list[Mark]) -> None:
 
 def _curves(axes: Axes, chosen: list[Outcome]) -> None:
     for outcome in chosen:
-        series = [_by_epoch(run.folder, run.facts) for run in outcome.runs]
+        series = [run.by_epoch() for run in outcome.runs]
         at = [epoch for epoch, _ in series[0]]
         values = [[curve[i][1] for curve in series if i < len(curve)] for i in range(len(at))]
         means, errors = [statistics.mean(v) for v in values], [standard_error(v) for v in values]
@@ -132,11 +130,6 @@ def _curves(axes: Axes, chosen: list[Outcome]) -> None:
         axes.errorbar(at, means, yerr=errors, color=colour, marker=marker, capsize=3, label=outcome.row.name)
     axes.set_xlabel("epochs")
     axes.legend()
-
-
-def _by_epoch(folder: Path, facts: Any) -> list[tuple[float, float]]:
-    curve = records.curve(records.read(folder / "records.jsonl"), facts.metric)
-    return [(rounds / facts.rounds_per_epoch, value) for rounds, value in curve.items()]
 
 
 def _lines(axes: Axes, figure: Figure, marks: list[Mark]) -> None:

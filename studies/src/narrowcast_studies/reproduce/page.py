@@ -19,7 +19,9 @@ ORDER = (
 )  # fmt: skip
 PREFACE = """
 `narrowcast reproduce results` writes this page from the files and the results of `studies/experiments/`. A
-claim is a list of pairs of rows; its verdict is computed from their results, which stand below it. Two rows
+claim is a list of pairs of rows; its verdict is computed from their results, which stand below it. A pair is
+judged within one scale, the largest at which both rows are complete, over the same seeds; where an experiment
+has results of several, the last column says which. Two rows
 are compared seed by seed, for with a seed they share the first model, the clients and who comes when: the
 column "difference" is the mean m of the differences in favour of the first row, +- e, the half width of
 Student's 95 % interval. The first row is ahead where m - e > 0, within so much of the other where m - e is

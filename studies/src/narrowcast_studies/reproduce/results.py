@@ -1,63 +1,55 @@
-"""What an experiment leaves behind, from its run folders alone: a page, a CSV, the runs, the pictures."""
+"""What an experiment leaves behind, from run folders and committed lines: a page, a CSV, runs, pictures."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from narrowcast import files
 from narrowcast.files import write_atomically
-from narrowcast.rounds import records
-from narrowcast.runs import Summary, run_folder
 from narrowcast.units import format_seconds
-from narrowcast_studies import study
+from narrowcast_studies import ran
+from narrowcast_studies.conducting import Known
 from narrowcast_studies.reproduce import figures, table
+from narrowcast_studies.reproduce.committed import PAGE, RUNS, TABLE
 from narrowcast_studies.reproduce.experiment import Experiment
-from narrowcast_studies.study import Outcome
 
 
-def write(experiment: Experiment, runs: Path, folder: Path, command: str) -> str | None:
+def keep(rows: list[Known], folder: Path) -> None:
+    """runs.jsonl: every run that came to its end, of rows that are not complete too; to go on from it."""
+    lines: dict[bytes, bytes] = {}  # a tuning run that rows share is the first one's
+    for row in rows:
+        for run in row.runs:
+            nameless, named = (replace(run, row=name) for name in ("", row.row.name))
+            lines.setdefault(ran.to_line(nameless), ran.to_line(named))
+    if lines:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / RUNS, b"\n".join(lines.values()) + b"\n")
+
+
+def write(experiment: Experiment, rows: list[Known], folder: Path, command: str) -> str | None:
     """The page, also written to folder/README.md; None: no row is complete yet."""
-    outcomes, missing = study.collect(experiment.study, runs)
+    keep(rows, folder)
+    outcomes = [row.outcome for row in rows if row.outcome]
     if not table.lines(outcomes):
         return None
-    folder.mkdir(parents=True, exist_ok=True)
     drawn = [
         figure.file
         for figure in experiment.figures
         if figures.draw(experiment, figure, outcomes, folder / figure.file)
     ]
+    missing = [_missing(row, len(experiment.study.seeds)) for row in rows if not row.outcome]
     page = table.markdown(experiment.study, outcomes, command, files.commit() or "unknown", missing)
     pictures = "".join(f"\n![{Path(name).stem}]({name})\n" for name in drawn)
     spent = sum(run.seconds for o in outcomes for run in o.runs)
     page += f"{pictures}\nThe final runs took {format_seconds(spent)} of one core together.\n"
-    write_atomically(folder / "README.md", page.encode())
-    write_atomically(folder / "results.csv", table.as_csv(outcomes).encode())
-    lines = [msgspec.json.encode(_record(o, run)) for o in outcomes for run in o.runs]
-    write_atomically(folder / "runs.jsonl", b"\n".join(lines) + b"\n")
+    write_atomically(folder / PAGE, page.encode())
+    write_atomically(folder / TABLE, table.as_csv(outcomes).encode())
     return page
 
 
-def _record(outcome: Outcome, run: Summary) -> dict[str, Any]:
-    """A final run in one line: what it was asked, and what came of it."""
-    done = records.read(run.folder / "records.jsonl")
-    return {
-        "row": outcome.row.name,
-        "seed": run.facts.seed,
-        "commit": run.facts.commit or f"before it was recorded, narrowcast {run.facts.narrowcast}",
-        "seconds": round(run.seconds, 1),
-        "config": run_folder.load_config(run.folder).model_dump(exclude_none=True, exclude={"data"}),
-        "parameters": run.facts.parameters,
-        "metric": run.facts.metric,
-        "higher_is_better": run.facts.higher_is_better,
-        "rounds": run.rounds,
-        "bytes_up": run.up,
-        "bytes_down": run.down,
-        "down_first": run.down_first,
-        "down_dense": run.down_dense,
-        "dropped": run.dropped,
-        "untrained": outcome.untrained.get(run.facts.seed, {}),
-        "curve": {r.round + 1: r.metrics for r in done if r.metrics},
-    }
+def _missing(row: Known, seeds: int) -> str:
+    """The row's name, and how many of its seeds have ended at the rate that it is run at."""
+    done = [run for run in row.runs if not run.tuning and row.next and run.config["lr"] == row.next.lr]
+    return f"{row.row.name} ({len(done)} of {seeds} seeds)" if done else row.row.name

@@ -15,6 +15,7 @@ from narrowcast_studies.reproduce.experiment import Experiment
 from narrowcast_studies.reproduce.table import Line
 
 WIDTH = 118  # of a line of prose
+Scale = tuple[Experiment, Committed]
 
 
 @dataclass(frozen=True)
@@ -26,26 +27,37 @@ class Section:
 
 def section(name: str) -> Section | None:
     """An experiment's part of the page; None: there are no results yet."""
-    known = experiment.load(name, "small")
-    found = committed.read(known.results)
-    results = found.of(known.study) if found else None
-    if results is None:
+    found: list[Scale] = []
+    for scale in experiment.scales(name):
+        known = experiment.load(name, scale)
+        read = committed.read(known.results)
+        if results := read.of(known.study) if read else None:
+            found.append((known, results))
+    if not found:
         return None
-    judged = [judge(claim, results.lines, results.higher_is_better) for claim in known.claims]
+    known, results = found[0]
+    lines = {known.scale: results.lines for known, results in found}
+    judged = [judge(claim, lines, results.higher_is_better) for claim in known.claims]
+    several = len(found) > 1
     parts = [
         _heading(name, known.study.title),
-        _settings(known, results),
-        *(
-            f"![{figure.title or known.study.title}, {figure.kind}]"
-            f"(../{known.results.as_posix()}/{figure.file})"
-            for figure in known.figures
-            if (known.results / figure.file).is_file()
-        ),
+        *(part for one in found for part in _scale(*one, several)),
         *_timed(name),
-        *(_beside(known.published, results) if known.published else []),
-        *(_claim(one, results.metric) for one in judged),
+        *(_beside(known.published, found) if known.published else []),
+        *(_claim(one, results.metric, several) for one in judged),
     ]
     return Section(name, "\n\n".join(parts), judged)
+
+
+def _scale(known: Experiment, results: Committed, several: bool) -> list[str]:
+    """What was run at a scale, and its pictures."""
+    title = f"{known.study.title}, scale {known.scale}" if several else known.study.title
+    pictures = [
+        f"![{figure.title or title}, {figure.kind}](../{known.results.as_posix()}/{figure.file})"
+        for figure in known.figures
+        if (known.results / figure.file).is_file()
+    ]
+    return [_settings(known, results, several), *pictures]
 
 
 def _timed(name: str) -> list[str]:
@@ -72,7 +84,7 @@ def table1() -> Section | None:
             f"{table1.settings(rows[0].parameters)}"
         ),
         table1.table(rows),
-        _claim(one, ""),
+        _claim(one, "", several=False),
     ]
     return Section("table1", "\n\n".join(parts), [one])
 
@@ -82,11 +94,13 @@ def _heading(name: str, title: str) -> str:
 
 
 def filled(text: str) -> str:
-    """Prose of one paragraph in lines of WIDTH."""
-    return textwrap.fill(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False)
+    """Prose of one paragraph in lines of WIDTH, none of which begins with a minus: that would be a list."""
+    held = " ".join(text.split()).replace(" - ", "\u00a0- ")
+    lines = textwrap.fill(held, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\u00a0", " ")
 
 
-def _settings(known: Experiment, results: Committed) -> str:
+def _settings(known: Experiment, results: Committed, several: bool) -> str:
     configs = [run.config for run in results.runs]
     seeds = sorted({run.seed for run in results.runs})
     tasks = ", ".join(dict.fromkeys(config["task"] for config in configs))
@@ -103,19 +117,32 @@ def _settings(known: Experiment, results: Committed) -> str:
         f"seeds {', '.join(map(str, seeds))}",
         *(["every row's rate tuned by the same budget"] if known.study.tuning else []),
     ]
-    command = f"`narrowcast reproduce {known.name}` ([table](../{known.results.as_posix()}/README.md))"
-    return filled(f"{command}: {', '.join(facts)}. {known.about}")
+    asked = "" if known.scale == "small" else f" --scale {known.scale}"
+    command = f"`narrowcast reproduce {known.name}{asked}` ([table](../{known.results.as_posix()}/README.md))"
+    missing = [row.name for row in known.study.rows if row.name not in results.lines]
+    left = f" Not run yet: {'; '.join(missing)}." if missing else ""
+    scale = f"Scale {known.scale}: " if several else ""
+    return filled(f"{scale}{command}: {', '.join(facts)}. {known.about}{left}")
 
 
-def _beside(published: list[Published], results: Committed) -> list[str]:
-    """Our rows and the paper's, those of one name in one line."""
+def _beside(published: list[Published], found: list[Scale]) -> list[str]:
+    """Our rows, each at the largest scale that has it, and the paper's, those of one name in one line."""
+    ours: dict[str, tuple[str, Line]] = {}
+    for known, results in reversed(found):
+        ours |= {name: (known.scale, line) for name, line in results.lines.items()}
     theirs = {row.name: row for row in published}
-    names = list(dict.fromkeys([*results.lines, *theirs]))
-    head = ["row", f"{results.metric} here", "compression here", "in the paper", "compression there"]
-    rows = [[name, *_ours(results.lines.get(name)), *_theirs(theirs.get(name))] for name in names]
+    names = list(dict.fromkeys([*ours, *theirs]))
+    several = len(found) > 1
+    metric = found[0][1].metric
+    head = ["row", f"{metric} here", "compression here", "in the paper", "compression there"]
+    rows = [[name, *_ours(ours.get(name, ("", None))[1]), *_theirs(theirs.get(name))] for name in names]
+    if several:
+        head.insert(1, "scale")
+        for name, row in zip(names, rows, strict=True):
+            row.insert(1, ours[name][0] if name in ours else "-")
     notes = [f"{row.name}: {row.note}" for row in published if row.note]
     said = "Compression is up/down/total, the paper's as printed. " + " ".join(notes)
-    return [markdown_table(head, rows), filled(said)]
+    return [markdown_table(head, rows, left=1 + several), filled(said)]
 
 
 def _ours(line: Line | None) -> list[str]:
@@ -131,13 +158,18 @@ def _theirs(row: Published | None) -> list[str]:
     return [f"{row.metric:g}" + (f" +- {row.error:g}" if row.error else ""), "/".join(ratios) or "-"]
 
 
-def _claim(one: Judged, metric: str) -> str:
+def _claim(one: Judged, metric: str, several: bool) -> str:
     claim = one.claim
     said = f"**{one.verdict}**{one.share}" + (f" ({claim.where})" if claim.where else "")
-    parts = [f"### {claim.says}", filled(f"{said}. {claim.why}")]
+    parts = [f"### {claim.says}", filled(f"{said}. {one.why}")]
     if one.pairs:
         head = ["row", metric, "up/down", "against", metric, "up/down", "difference", "bytes", _asked(claim)]
-        parts.append(markdown_table(head, [_figures(pair) for pair in one.pairs]))
+        rows = [_figures(pair) for pair in one.pairs]
+        if several:
+            head.append("scale")
+            for row, pair in zip(rows, one.pairs, strict=True):
+                row.append(pair.scale or "-")
+        parts.append(markdown_table(head, rows))
     return "\n\n".join(parts)
 
 

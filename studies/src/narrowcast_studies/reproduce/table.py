@@ -63,7 +63,7 @@ def all_lines(outcomes: list[Outcome]) -> list[Line]:
 
 
 def _bytes(o: Outcome) -> tuple[float, float]:
-    return _mean([run.up for run in o.runs]), _mean([run.down for run in o.runs])
+    return _mean([run.bytes_up for run in o.runs]), _mean([run.bytes_down for run in o.runs])
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -78,7 +78,7 @@ def _line(o: Outcome, against: tuple[float, float] | None) -> Line:
         settings=_settings(o.row.settings),
         rate=math.nan if o.rate is None else o.rate,
         given_up={rate: runs for rate, runs in o.diverged.items() if rate != o.rate},
-        values=[run.metric for run in o.runs if run.metric is not None],
+        values=[run.value for run in o.runs if run.value is not None],
         diverged=o.diverged.get(o.rate, 0) if o.rate is not None else 0,
         up=up,
         down=down,
@@ -92,22 +92,29 @@ def _settings(settings: dict[str, Any]) -> str:
 
 
 def markdown(study: Study, outcomes: list[Outcome], command: str, commit: str, missing: list[str]) -> str:
-    """The page: how it was made, the results, the sweep."""
-    facts = next(run.facts for o in outcomes for run in o.runs)
-    head = ["method", "settings", "lr", facts.metric, "up", "down", "compression up/down/total"]
+    """The page: how it was made, the results, what is missing, the sweep."""
+    run = next(run for o in outcomes for run in o.runs)
+    head = ["method", "settings", "lr", run.metric, "up", "down", "compression up/down/total"]
     parts = [
         f"# {study.title}",
-        f"`{command}` written at commit {commit}, narrowcast {facts.narrowcast}, torch {facts.torch}, seeds "
-        f"{', '.join(map(str, study.seeds))}. D = {max(_sizes(outcomes)):,}; {facts.clients:,} clients."
-        f"{_untrained(outcomes, facts.metric)}",
-        f"The {facts.metric} is that of the test set after the last round; +-: standard error "
+        f"`{command}` written at commit {commit}, {_versions(outcomes)}seeds "
+        f"{', '.join(map(str, study.seeds))}. D = {max(_sizes(outcomes)):,}; "
+        f"{run.clients or run.config.get('clients', 0):,} clients.{_untrained(outcomes, run.metric)}",
+        f"The {run.metric} is that of the test set after the last round; +-: standard error "
         "over the seeds. Up and down: bytes of a run as encoded, all clients, mean over the seeds. "
         "Compression: bytes of the uncompressed run over bytes of the run; total is the harmonic mean.",
         markdown_table(head, [_cells(line) for line in lines(outcomes)], left=2),
         *_failures(outcomes, missing),
-        *(_tuning(study.tuning, outcomes, facts.metric) if study.tuning else []),
+        *(_tuning(study.tuning, outcomes, run.metric) if study.tuning else []),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _versions(outcomes: list[Outcome]) -> str:
+    """Of the runs, which may have been made over months; older lines do not say."""
+    runs = [run for o in outcomes for run in o.runs if run.torch]
+    found = {"narrowcast": {run.narrowcast for run in runs}, "torch": {run.torch for run in runs}}
+    return "".join(f"{name} {' and '.join(sorted(each))}, " for name, each in found.items() if each)
 
 
 def _tuning(t: Tuning, outcomes: list[Outcome], metric: str) -> list[str]:
@@ -132,7 +139,7 @@ def _untrained(outcomes: list[Outcome], metric: str) -> str:
 
 
 def _sizes(outcomes: list[Outcome]) -> list[int]:
-    return [run.facts.parameters for o in outcomes for run in o.runs]
+    return [run.parameters for o in outcomes for run in o.runs]
 
 
 def _cells(line: Line) -> list[str]:
@@ -168,6 +175,18 @@ def _sweep(o: Outcome) -> list[str]:
         text = f"{rate:g}: " + ("diverged" if math.isnan(value) else f"{value:.4f}")
         tried.append(f"**{text}**" if rate == o.tuned else text)
     return [o.row.name, ", ".join(tried)]
+
+
+def swept(page: str) -> dict[str, dict[float, float]]:
+    """Row -> rate -> result, from the last table of a page that `markdown` wrote, in its four digits."""
+    found: dict[str, dict[float, float]] = {}
+    for line in page.partition("| lr: result |")[2].splitlines()[2:]:
+        if not line.startswith("| "):
+            break
+        name, results = line.strip("| ").rsplit(" | ", 1)
+        pairs = (text.strip("*").split(": ") for text in results.split(", "))
+        found[name] = {float(rate): math.nan if x == "diverged" else float(x) for rate, x in pairs}
+    return found
 
 
 def as_csv(outcomes: list[Outcome]) -> str:

@@ -40,15 +40,15 @@ def slug(row: Row) -> str:
 
 def write(experiment: Experiment, row: Row, folder: Path, out: Path, command: str) -> str:
     """The page of the run so far, with its records, and its curve beside those of the small scale."""
-    facts, done = run_folder.load_facts(folder), records.read(folder / "records.jsonl")
+    facts, done = run_folder.load_facts(folder), records.read(folder / run_folder.RECORDS)
     out.mkdir(parents=True, exist_ok=True)
     curve = records.curve(done, facts.metric)
     small = small_curves(experiment.name, row.config.method, facts.metric)
     _draw(facts, row, curve, small, out / "curve.png")
     page = _page(facts, row, done, curve, command)
     files.write_atomically(out / "README.md", page.encode())
-    files.write_atomically(out / "records.jsonl", b"".join(map(records.to_line, done)))
-    files.write_atomically(out / "config.toml", run_folder.to_toml(run_folder.load_config(folder)))
+    files.write_atomically(out / run_folder.RECORDS, b"".join(map(records.to_line, done)))
+    files.write_atomically(out / run_folder.CONFIG, run_folder.to_toml(run_folder.load_config(folder)))
     return page
 
 

@@ -1,0 +1,60 @@
+"""What is exchanged does not depend on how the user's process is set up.
+
+Autocast, fast matrix products, the number of threads and flushed denormals are the user's to choose for the
+model. What two machines must agree on, or what must come out the same again, is computed without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+_products: Any = getattr(torch.backends.mkldnn, "matmul", None)
+BY_BACKEND = hasattr(_products, "fp32_precision")
+WHOLE = ("ieee", "none") if BY_BACKEND else ("highest",)  # names of float32 products that are whole
+_SMALL = 2.0**-1022  # the smallest normal float64: half of it is denormal
+
+
+def flushes_denormals() -> bool:
+    """Whether this thread takes denormal numbers for zero (torch.set_flush_denormal)."""
+    return _SMALL * 0.5 == 0.0
+
+
+@contextmanager
+def own_settings(threads: int | None = None) -> Iterator[None]:
+    """No autocast, whole float32 products, denormals as they are, and with `threads` so many of torch's.
+
+    Sums in torch depend on the number of threads. Those that it has begun already flush for good where they
+    do, so that a thread that flushes computes alone.
+    """
+    with ExitStack() as back:
+        if flushes_denormals():
+            torch.set_flush_denormal(False)
+            back.callback(torch.set_flush_denormal, True)
+            threads = 1
+        if torch.is_autocast_enabled("cpu"):
+            back.enter_context(torch.autocast("cpu", enabled=False))
+        precision = _precision()
+        if precision not in WHOLE:
+            _set_precision(WHOLE[0])
+            back.callback(_set_precision, precision)
+        before = torch.get_num_threads()
+        if threads is not None and threads != before:
+            torch.set_num_threads(threads)
+            back.callback(torch.set_num_threads, before)
+        yield
+
+
+def _precision() -> str:
+    """Of float32 products on the CPU; torch before 2.9 has one setting for all devices."""
+    return str(_products.fp32_precision if BY_BACKEND else torch.get_float32_matmul_precision())
+
+
+def _set_precision(precision: str) -> None:
+    if BY_BACKEND:
+        _products.fp32_precision = precision
+    else:
+        torch.set_float32_matmul_precision(precision)

@@ -1,0 +1,139 @@
+"""What a module does beside computing: statistics it keeps, numbers it draws, examples it looks at together.
+
+Nothing but theta is sent, saved and digested. A buffer that training changes would be in no message and in no
+file, so a module with such a buffer is refused. Known layers are told by their type when the task is made,
+which needs no data: a server refuses what its nodes would. All else is found by trial, in the first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+
+from narrowcast.numerics.purposes import Key
+from narrowcast.rounds.task import IndexArray
+
+WAY_OUT = (
+    "Nothing but parameters is sent. For batch norm in a trained model call nc.freeze_batch_norm(model), "
+    "which keeps its running statistics as they are; to train from scratch use nn.GroupNorm"
+)
+AT_ONCE = 4  # examples of a trial
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def freeze_batch_norm(module: Module) -> Module:
+    """Let batch norm use the running statistics it has, and keep them, in training too; the same module.
+
+    Its scales and shifts are trained as before. `module.train()` leaves these layers as they are, which
+    `layer.eval()` does not outlive. Instance norm with running statistics is treated alike.
+    """
+    for name, layer in module.named_modules():
+        if not isinstance(layer, _NormBase):
+            continue
+        if layer.running_mean is None and isinstance(layer, _BatchNorm):
+            raise ValueError(
+                f"{name or type(layer).__name__} has no running statistics to keep "
+                "(track_running_stats=False): use nn.GroupNorm in its place"
+            )
+        if layer.running_mean is not None:
+            layer.eval()
+            layer.train = partial(_stay, layer)  # type: ignore[method-assign]
+    return module
+
+
+def _stay(layer: _NormBase, mode: bool = True) -> _NormBase:
+    return layer
+
+
+def refuse_statistics(module: nn.Module) -> None:
+    """A ValueError for layers that training changes beside their parameters; puts the module in training."""
+    module.train()
+    for name, layer in module.named_modules():
+        if isinstance(layer, _NormBase) and layer.training and layer.running_mean is not None:
+            raise ValueError(
+                f"{type(layer).__name__} {name or 'itself'} keeps running statistics that training changes "
+                f"(layer.eval() does not outlive module.train()). {WAY_OUT}"
+            )
+
+
+def mixes_by_type(module: nn.Module) -> bool:
+    """Whether batch norm takes its statistics from the batch: an example's loss depends on the others."""
+    return any(
+        isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
+        for layer in module.modules()
+    )
+
+
+def draws_by_type(module: nn.Module) -> bool:
+    """Whether a layer drops at random."""
+    return any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in module.modules())
+
+
+@contextmanager
+def unchanged_buffers(module: nn.Module) -> Iterator[None]:
+    """A ValueError if what happens inside changes a buffer that is part of the module's state.
+
+    Buffers that are not saved (`persistent=False`: caches, tables made on the way) may change as they like.
+    """
+    before = {name: value.clone() for name, value in _state(module).items()}
+    yield
+    after = _state(module)
+    changed = [name for name, value in before.items() if name not in after or not _equal(after[name], value)]
+    for name in changed:
+        if name in after and after[name].shape == before[name].shape:
+            after[name].copy_(before[name])
+    if changed:
+        raise ValueError(f"training changes {', '.join(changed[:3])}, which are no parameters. {WAY_OUT}")
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    return {
+        name: v for name, v in module.state_dict().items() if name not in parameters and torch.is_tensor(v)
+    }
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+@contextmanager
+def drawing_from(key: Key) -> Iterator[None]:
+    """What torch draws meanwhile comes from the key; afterwards its generator is where it was."""
+    generator = torch.default_generator  # of the CPU: torch.manual_seed would seed those of other devices too
+    before = generator.get_state()
+    generator.manual_seed(key)
+    try:
+        yield
+    finally:
+        generator.set_state(before)
+
+
+class Habits(NamedTuple):
+    """What a module was seen to do in training."""
+
+    draws: bool  # numbers of torch's generator: dropout, stochastic depth
+    mixes: bool  # an example's loss depends on the others of its batch
+
+
+@torch.no_grad()
+def observed(module: nn.Module, losses: Callable[[IndexArray], Tensor], examples: int) -> Habits:
+    """By trial: the same example in two batches of one size; `losses` are (B,), of a module in training."""
+    size = min(AT_ONCE, (examples + 1) // 2)
+    among, others = np.arange(size), np.r_[0, size : 2 * size - 1]
+    with unchanged_buffers(module), drawing_from(0):
+        fresh = torch.get_rng_state()
+        here = losses(among)
+        draws = not torch.equal(torch.get_rng_state(), fresh)
+        torch.set_rng_state(fresh)
+        there = losses(others)
+    same = size > 1 and torch.allclose(here[0], there[0], rtol=1e-4, atol=1e-6)
+    return Habits(draws or draws_by_type(module), not same or mixes_by_type(module))
