@@ -26,6 +26,7 @@ SERVER = "from demo.faulty_app import watch_server\nfrom narrowcast.flower impor
 SERVER += "watch_server()\napp = server_app()\n"
 
 _notes: Path | None = None  # of the node whose message this process handles
+_round: Any = None  # that it is in
 
 
 def install(app: Path) -> Path:
@@ -41,7 +42,9 @@ def watch_clients() -> None:
     plain = exchange.receive_down
 
     def receive_down(*arguments: Any, **more: Any) -> Any:
+        global _round
         model, theta, round = plain(*arguments, **more)
+        _round = round
         if _notes is not None:
             _note(_notes, f"{round.number} {_digest(theta)}")
         return model, theta, round
@@ -79,7 +82,7 @@ def misbehave(
     _notes = folder / f"node-{part}.thetas"
     if message.metadata.message_type != MessageType.TRAIN:
         return call_next(message, context)
-    round = wire.number(wire.decode(unpack(message.content, Order).down).round)
+    round = wire.decode(unpack(message.content, Order).down).round
     _note(folder / f"node-{part}.begun", str(round))
     faults = dict(pair.split(":") for pair in str(config.get("faults", "")).split())
     fault = faults.get(str(round), faults.get("*"))
@@ -114,7 +117,7 @@ def _nan(answer: Answer, old: bytes) -> RecordDict:
 
 
 def _another_run(answer: Answer, old: bytes) -> RecordDict:
-    return _edited(answer, lambda message: _replace(message, run=b"another!"))
+    return _edited(answer, lambda message: _replace(message, run=b"anot"))
 
 
 def _old_round(answer: Answer, old: bytes) -> RecordDict:
@@ -123,7 +126,7 @@ def _old_round(answer: Answer, old: bytes) -> RecordDict:
 
 
 def _billion(answer: Answer, old: bytes) -> RecordDict:
-    return _edited(answer, lambda message: _replace(message, weight=wire.u32(10**9)))
+    return _edited(answer, lambda message: _replace(message, weight=wire.MAX_WEIGHT))
 
 
 LIES: dict[str, Callable[[Answer, bytes], RecordDict]] = {
@@ -138,8 +141,16 @@ _replace: Any = msgspec.structs.replace
 
 
 def _edited(answer: Answer, edit: Callable[[wire.Message], wire.Message]) -> RecordDict:
-    uploads = [Upload(u.client, wire.encode(edit(wire.decode(u.data))), u.loss) for u in answer.uploads]
+    uploads = [Upload(u.client, forged(u.data, edit, _round), u.loss) for u in answer.uploads]
     return pack(Answer(answer.have, uploads))
+
+
+def forged(data: bytes, edit: Callable[[wire.Message], wire.Message], round: exchange.Round) -> bytes:
+    """An upload of this round, edited, with the check that a liar would put on it."""
+    honest = wire.decode(data)
+    route = next(r for r in range(64) if wire.check(honest, round.run, round.digest, r) == honest.check)
+    message = edit(honest)
+    return wire.encode(_replace(message, check=wire.check(message, round.run, round.digest, route)))
 
 
 def _digest(theta: Any) -> str:

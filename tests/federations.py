@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from fake_grid import FakeGrid
+from faulty_app import forged
 from narrowcast.flower import FleetSettings, client_app, fleet
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.messages import Answer, Upload
+from narrowcast.rounds.exchange import Round, digest_of
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config
@@ -54,8 +56,15 @@ def whole(config: RunConfig, nodes: int = 12, **how: object) -> tuple[Federation
     return federation(config, grid, PATIENT.model_copy(update=how)), grid
 
 
-def edited(answer: Answer, **fields: object) -> Answer:
-    """An answer whose first upload's message has other fields."""
+def edited(answer: Answer, sealed_for: Federation | None = None, **fields: object) -> Answer:
+    """An answer whose first upload's message has other fields, and the check that a liar would put on it."""
     upload = answer.uploads[0]
-    message = msgspec.structs.replace(wire.decode(upload.data), **fields)
-    return Answer(answer.have, [Upload(upload.client, wire.encode(message), upload.loss)])
+
+    def edit(message: wire.Message) -> wire.Message:
+        return msgspec.structs.replace(message, **fields)
+
+    data = wire.encode(edit(wire.decode(upload.data)))
+    if run := sealed_for:
+        round = Round(run.plan.run, 0, 0, 0, digest_of(run.method, run.server, run.theta))
+        data = forged(upload.data, edit, round)
+    return Answer(answer.have, [Upload(upload.client, data, upload.loss)])

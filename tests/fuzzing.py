@@ -130,7 +130,8 @@ def _of_method(name: str) -> Iterator[Target]:
     server, model = method.server(theta0, LAYOUT), method.newcomer(theta0, LAYOUT)
     v = torch.linspace(2, -1, 4 if method.probes else D)
     for number in range(4):
-        round = Round(RUN, KEY, number, server.version, wire.digest(method.theta(server)))
+        digest = exchange.digest_of(method, server, method.theta(server))
+        round = Round(RUN, KEY, number, server.version, digest)
         downs += [exchange.send_down(method, server, round, have) for have in (None, model.version)]
         newer, _, _ = exchange.receive_down(method, model, downs[-1], RUN, KEY)
         up = exchange.send_up(method, None, v, newer, round, 0, 3)[1]
@@ -144,20 +145,27 @@ def _of_method(name: str) -> Iterator[Target]:
         acc = method.zero(server)
         before = acc.total.clone()
         try:
-            acc = exchange.receive_up(method, acc, data, round, 0, set(), 3)
+            acc = exchange.receive_up(method, acc, _resealed(method, data, round), round, 0, set(), 3)
         except WireError:
             assert torch.equal(acc.total, before), "a refused update has changed the sum"
             raise
         assert torch.isfinite(acc.total).all()
 
     def receive(data: bytes) -> None:
-        _, theta, seen = exchange.receive_down(method, model, data, RUN, KEY)
-        assert wire.digest(theta) == seen.digest
+        newer, theta, seen = exchange.receive_down(method, model, data, RUN, KEY)
+        assert wire.digest(theta, newer.side) == seen.digest
 
     kept = _frozen(method.state(server)), _frozen(model.base)
     same = lambda: kept == (_frozen(method.state(server)), _frozen(model.base))  # noqa: E731
     yield Target(f"upload of {name}", [ups[-1], *ups], add, same)
     yield Target(f"download of {name}", [*downs[-2:], *downs], receive, same)
+
+
+def _resealed(method: Any, data: bytes, round: Round) -> bytes:
+    """With the check that a liar would put on it, so that what it says is looked at."""
+    message = wire.decode(data)
+    check = wire.check(message, round.run, round.digest, method.route(round.client_key(0)))
+    return wire.encode(msgspec.structs.replace(message, check=check))
 
 
 def _frozen(state: Any) -> Any:

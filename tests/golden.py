@@ -139,6 +139,8 @@ def cases() -> dict[str, Any]:
         found[f"carry with {optimiser.__name__}"] = (_carried, optimiser)
     for format in ("f16", "int8", "int4"):
         found[f"static, uploads as {format}"] = (_formatted, format)
+    for name in ("static", "k-subspace-time-varying"):
+        found[f"{name}, narrow"] = (_narrow, name)
     found |= {f"{kind} {D} x {d}": (matrix, kind, D, d) for kind, D, d in KINDS_AND_SIZES}
     return found
 
@@ -153,6 +155,10 @@ def _carried(optimiser: Any) -> dict[str, Any]:
 
 def _formatted(format: str) -> dict[str, Any]:
     return simulated("static", True, uplink=format)
+
+
+def _narrow(name: str) -> dict[str, Any]:
+    return simulated(name, True, up_bits=1.5, down_bits=2.5)
 
 
 def machine() -> dict[str, str]:

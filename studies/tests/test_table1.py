@@ -47,13 +47,13 @@ class Ledger:
     def __init__(self):
         self.bytes, self.numbers, self.subspaces = Counter(), Counter(), set()
 
-    def write(self, client, data):
+    def write(self, client, data, route=0):
         payload = wire.decode(data).payload
         numbers = sum(len(block.data) for block in payload.blocks) // 4
-        assert 0 < len(data) - 4 * numbers <= 64 + 8 * len(payload.blocks)
+        assert 0 < len(data) - 4 * numbers <= 32 + 5 * len(payload.blocks)
         self.bytes[client] += len(data)
         self.numbers[client] += numbers
-        self.subspaces.add((wire.number(payload.stage), wire.number(payload.route)))
+        self.subspaces.add((payload.stage, route))
 
 
 def train(m, W):
@@ -71,7 +71,7 @@ def train(m, W):
             models[c], _, seen = exchange.receive_down(m, models[c], data, RUN, KEY)
             v = torch.randn(D, generator=noise)
             _, data = exchange.send_up(m, None, v, models[c], seen, c, 1)
-            up.write(c, data)
+            up.write(c, data, m.route(round.client_key(c)))
             acc = exchange.receive_up(m, acc, data, round, c, set())
         server = m.step(server, acc, RoundInfo(t, cohorts.epoch(t), cohorts.epoch_end(t), 0.1))
     return up, down

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fitting import made as fit
-from narrowcast.bandwidth.planner import ROWS, lags, plan
+from narrowcast.bandwidth.planner import NARROW, ROWS, lags, plan
 from narrowcast.methods import RoundInfo, sizes
 from narrowcast.numerics.flat import Layout
 from narrowcast.rounds import exchange
@@ -468,6 +468,17 @@ def test_seconds_as_people_read_them(seconds, text):
 def test_what_is_no_amount_is_refused(formatted, bad):
     with pytest.raises(ValueError, match="finite and not negative"):
         formatted(bad)
+
+
+def test_few_bits_are_planned_as_asked() -> None:
+    whole, plain, narrow = plan(10**6, 4096, 4, names=("uncompressed", "time-varying", NARROW), **LINK)
+    assert narrow.numbers_up == plain.numbers_up
+    assert narrow.bytes_up == 4 * (32 + 3 + 512)
+    assert narrow.bytes_down == 4 * 32 + 7 * (3 + 1024)
+    assert narrow.compression_up == whole.bytes_up / narrow.bytes_up
+    names = ("uncompressed", "time-varying")
+    _, asked = plan(10**6, 4096, 4, names=names, up_bits=1.0, down_bits=2.0, **LINK)
+    assert (asked.bytes_up, asked.bytes_down) == (narrow.bytes_up, narrow.bytes_down)
 
 
 def test_times_with_their_units() -> None:

@@ -306,9 +306,10 @@ def test_the_demo_tells_the_truth_in_short(tmp_path: Path) -> None:
         comparison.configs[name] = config.model_copy(update={"lr": config.lr / 2})
     folders = compare.run_all(comparison, tmp_path)
     runs = {r.facts.method: r for r in map(summary.summarise, folders)}
-    assert len(runs) == 6
+    assert len(runs) == 7
     assert all(r.metric is not None and r.metric > 0.7 for r in runs.values())
-    plain = runs["uncompressed"]
+    plain, narrow, wide = runs["uncompressed"], runs["narrow"], runs["time-varying"]
+    assert wide.up + wide.down > 8 * (narrow.up + narrow.down)
     assert plain.up > 500 * runs["static"].up
     assert plain.up + plain.down > 50 * (runs["k-subspace"].up + runs["k-subspace"].down)
     assert frontier.draw(list(runs.values()), tmp_path / "frontier.png").stat().st_size > 20_000

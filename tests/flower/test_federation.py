@@ -140,8 +140,8 @@ def test_whoever_fails_is_dropped_and_the_round_goes_on() -> None:
 def _assert_equal_models(run: Federation, grid: FakeGrid) -> None:
     """Every node that took part in the last round has the theta that the server had before its last step."""
     sent = [m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN][-12:]
-    digests = {wire.decode(unpack(m.content, Order).down).digest for m in sent}
-    assert len(digests) == 1
+    versions = {wire.decode(unpack(m.content, Order).down).version for m in sent}
+    assert len(versions) == 1
 
 
 def test_a_newcomer_in_the_middle_has_the_servers_theta() -> None:
@@ -195,21 +195,22 @@ def test_two_nodes_cannot_be_the_same_client(caplog: pytest.LogCaptureFixture) -
 
 
 def _other_run(answer: Answer) -> Answer:
-    return edited(answer, run=b"another!")
+    return edited(answer, run=b"anot")
 
 
 def _old_round(answer: Answer) -> Answer:
-    return edited(answer, round=wire.u32(0), version=wire.u32(0))
+    return edited(answer, round=0, version=0)
 
 
 def _nan(answer: Answer) -> Answer:
     message = wire.decode(answer.uploads[0].data)
     block = message.payload.blocks[0]
     poisoned = wire.Block(block.format, b"\x00\x00\xc0\x7f" * (len(block.data) // 4))
-    payload = wire.Payload(message.payload.kind, message.payload.stage, message.payload.route, [poisoned])
-    return edited(answer, payload=payload)  # type: ignore[arg-type]
+    payload = wire.Payload(message.payload.kind, message.payload.stage, [poisoned])
+    return edited(answer, sealed_for=RUNNING[-1], payload=payload)
 
 
+RUNNING: list[Federation] = []  # the run that is lied to, last
 LIES = {
     "another run's": _other_run,
     "an old round's": _old_round,
@@ -226,6 +227,7 @@ def test_a_lie_is_refused_and_changes_nothing(lie: str) -> None:
     config = settings("k-subspace-time-varying", cohort=12, clients=12)
     honest, quiet = whole(config)
     run, grid = whole(config)
+    RUNNING.append(run)
     quiet.lie = lambda node, records: pack(_empty(records)) if node == 103 and honest.round == 3 else records
     grid.lie = lambda node, records: (
         pack(LIES[lie](unpack(records, Answer))) if node == 103 and run.round == 3 else records

@@ -101,11 +101,11 @@ def test_a_claim_to_anothers_client_waits_until_that_node_has_left() -> None:
 
 
 @pytest.mark.parametrize("weighting", ["clients", "examples"])
-@pytest.mark.parametrize("claimed", [2, 10_000, (1 << 32) - 1])
+@pytest.mark.parametrize("claimed", [2, 10_000, wire.MAX_WEIGHT])
 def test_an_update_weighs_what_the_server_knows(weighting: str, claimed: int) -> None:
     run, grid = whole(settings("static", cohort=12, weighting=weighting))
     grid.lie = lambda node, records: (
-        pack(edited(unpack(records, Answer), weight=wire.u32(claimed))) if node == 100 else records
+        pack(edited(unpack(records, Answer), weight=claimed)) if node == 100 else records
     )
     round, record = run.open()
     acc = run.collect(round, record)
@@ -119,7 +119,7 @@ def test_a_registered_weight_has_a_bound() -> None:
         pack(Here([0], [10**9], unpack(records, Here).have)) if node == 100 else records
     )
     grid.lie = lambda node, records: (
-        pack(edited(unpack(records, Answer), weight=wire.u32(10**9))) if node == 100 else records
+        pack(edited(unpack(records, Answer), run, weight=wire.MAX_WEIGHT)) if node == 100 else records
     )
     round, record = run.open()
     acc = run.collect(round, record)

@@ -18,6 +18,7 @@ from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.kernels.gram_schmidt import orthonormal
 from narrowcast.numerics.keyed import Purpose, derive
+from narrowcast.rounds import exchange
 from narrowcast.wire import messages as wire
 from narrowcast.wire.messages import WireError
 
@@ -228,3 +229,21 @@ def test_the_bits_of_a_basis_are_the_same_everywhere():
     z = keyed.normals(1, Purpose.NORMALS, 2000)
     Q = orthonormal(z[:1000].reshape(250, 4), z[1000:].reshape(250, 4))
     assert hashlib.sha256(Q.astype("<f4").tobytes()).hexdigest()[:16] == "33e46fd7e94cfdaa"
+
+
+def test_a_client_with_another_basis_is_told_so():
+    """Its theta may be the server's: what it would send is not."""
+    run = Run()
+    run.step(vector(1))
+    m, server, theta = run.method, run.server, run.method.theta(run.server)
+    round = exchange.Round(b"the run.", 1, 1, server.version, exchange.digest_of(m, server, theta))
+    side = server.model.side.clone()
+    side[0] = -side[0]
+    for held, fine in ((server.model.side, True), (side, False)):
+        whole = wire.payload([wire.block(theta), wire.block(held)], kind=DENSE)
+        data = exchange.seal(round, whole)
+        if fine:
+            assert torch.equal(exchange.receive_down(m, run.newcomer(), data, b"the run.", 1)[1], theta)
+            continue
+        with pytest.raises(WireError, match="ask again as a newcomer"):
+            exchange.receive_down(m, run.newcomer(), data, b"the run.", 1)

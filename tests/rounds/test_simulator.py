@@ -289,7 +289,7 @@ def test_all_who_come_are_sent_a_message_and_all_who_answer_send_one(task, name,
         dense += fallback
         assert (record.loss is None) == (record.clients == 0)
     assert missing > 0
-    if isinstance(simulation.method, Intrinsic):
+    if isinstance(simulation.method, Intrinsic) and simulation.method.linear:
         assert len(ups - {0}) == 1  # all uploads are of one size
         assert (dense > 0) == ("time-varying" in name)
 
@@ -361,7 +361,7 @@ def test_alone_such_a_client_is_refused_and_counted_and_the_round_goes_on(name, 
     first, second = simulation.step(), simulation.step()
     assert (first.clients, first.dropped) == (4, {"refused": 1})
     assert (second.clients, second.dropped) == (5, {})
-    if isinstance(simulation.method, Intrinsic):  # others' messages vary in size
+    if isinstance(simulation.method, Intrinsic) and simulation.method.linear:  # others' vary in size
         assert first.up * 5 == second.up * 4
     assert simulation.theta.isfinite().all()
 
@@ -372,16 +372,16 @@ def test_theta_at_a_client_has_the_servers_digest_in_every_round(task, name, mon
 
     def spy(*args):
         model, theta, round = receive(*args)
-        seen.append((wire.digest(theta), round.digest))
+        seen.append((wire.digest(theta, model.side), round.digest))
         return model, theta, round
 
     monkeypatch.setattr(exchange, "receive_down", spy)
     simulation = Simulation(task, build(name), PLAN)
     for t in range(9):
-        now = wire.digest(simulation.theta)
+        now = exchange.digest_of(simulation.method, simulation.server, simulation.theta)
         simulation.step()
         assert seen[t] == (now, now)
-    assert len({now for now, _ in seen}) == 9
+    assert len({now for now, _ in seen}) == 9 or name == "narrow"  # whose theta moves a step at a time
 
 
 def flipped(data, bit):
@@ -420,7 +420,7 @@ def test_no_flipped_bit_gives_a_client_another_theta(name, downlink):
             assert bits(theta) == bits(simulation.theta)
         except WireError:
             refused += 1
-    assert refused > 0.6 * 8 * len(data)  # the rest is in the header, or below the last bit of theta
+    assert refused > 0.6 * 8 * len(data)  # the rest is below the last bit of theta
 
 
 # Ten thousand clients.

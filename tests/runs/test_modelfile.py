@@ -1,6 +1,7 @@
 """The exported model: small, exact, and refused when it is damaged, foreign or hostile."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from narrowcast.methods import METHODS, RoundInfo
 from narrowcast.numerics.flat import Layout
-from narrowcast.runs import make_config, modelfile, read_toml
+from narrowcast.runs import make_config, modelfile, read_toml, runner
+from narrowcast.runs.prepared import base_of
 from narrowcast.tasks import build
+from narrowcast.wire.earlier import digest1
 from narrowcast.wire.messages import WireError, digest
 
 D = 500
@@ -85,13 +88,13 @@ def test_a_flipped_bit_is_never_loaded_as_another_model(tmp_path: Path, data: st
 def test_a_file_that_claims_a_huge_model_allocates_nothing(tmp_path: Path) -> None:
     theta0, _ = trained("static", tmp_path / "m")
     model = modelfile.read(tmp_path / "m")
-    replace = msgspec.structs.replace
+    change = msgspec.structs.replace
     large = Layout(("w",), ((1 << 50,),))
-    huge = replace(model, layout=large, settings={**model.settings, "dim": 1 << 50})
+    huge = change(model, layout=large, settings={**model.settings, "dim": 1 << 50})
     (tmp_path / "huge").write_bytes(msgspec.msgpack.encode(huge))
     with pytest.raises(ValueError, match="another theta0"):
         modelfile.load_model(tmp_path / "huge", theta0)
-    wide = replace(model, settings={**model.settings, "subspaces": 4000, "dim": 1 << 45})
+    wide = change(model, settings={**model.settings, "subspaces": 4000, "dim": 1 << 45})
     (tmp_path / "wide").write_bytes(msgspec.msgpack.encode(wide))
     with pytest.raises(WireError):
         modelfile.load_model(tmp_path / "wide", theta0)
@@ -108,4 +111,36 @@ def test_a_file_of_version_1_still_loads_from_the_settings_beside_it(name: str) 
     assert config.directions == 32
     task = build(config.task, config.task_options())
     theta = modelfile.load_model(folder / f"{name}.narrowcast", task.theta0())
-    assert digest(theta).hex() == V1[name]
+    assert digest1(theta).hex() == V1[name]
+
+
+def test_a_file_says_where_its_base_is_from(tmp_path: Path) -> None:
+    """Name, revision or seed, and the settings that decide theta0: no path of the machine it was made on."""
+    config = make_config(
+        {"task": "digits", "width": 16, "seed": 3, "rounds": 1, "method": "narrow", "dim": 32}
+    )
+    folder = runner.start(config, tmp_path / "run")
+    model = modelfile.read(folder / "model.narrowcast")
+    assert (model.base.task, model.base.name, model.base.seed) == ("digits", "", 3)
+    assert model.base.settings["width"] == 16
+    assert model.layout.size == 1482
+    assert (model.settings["up_bits"], model.settings["down_bits"]) == (1.0, 2.0)
+    pretrained = make_config({"task": "sst2", "model": str(tmp_path / "run"), "rounds": 1, "data": "/secret"})
+    base = base_of(pretrained, build("digits", config.task_options()))
+    assert base.name == "run"
+    assert not any("/" in str(value) for value in (base.name, *base.settings.values()))
+
+
+def test_few_bits_make_a_small_file(tmp_path: Path) -> None:
+    """Five stages of 2 000 numbers; as float32 they would take 40 kB."""
+    theta0, layout = torch.zeros(4000), Layout(("w",), ((4000,),))
+    method = METHODS["narrow"].make(key=5, dim=2000, refresh=4)
+    server = method.server(theta0, layout)
+    for number in range(20):
+        acc = method.zero(server)
+        generator = torch.Generator().manual_seed(number)
+        acc.total[0] = torch.randn(2000, generator=generator)
+        server = method.step(server, replace(acc, weight=1.0), RoundInfo(number, 0, False, 0.1, 4))
+    modelfile.save(tmp_path / "m", "narrow", {"key": 5, "dim": 2000, "refresh": 4}, server, theta0, layout)
+    assert (tmp_path / "m").stat().st_size < 5 * 2000 * 4 / 8 + 500
+    assert torch.equal(modelfile.load_model(tmp_path / "m", theta0), method.theta(server))

@@ -13,12 +13,14 @@ is built.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from narrowcast.methods.sizes import shape_of
 from narrowcast.methods.table import METHODS
 
 ROWS = ("uncompressed", "fedavg", "static", "time-varying", "k-subspace", "k-subspace-time-varying")
+NARROW = "narrow"  # a row more, whose bytes are as near as its rate is to the bits asked for
 
 
 @dataclass(frozen=True)
@@ -58,23 +60,28 @@ def plan(
     down_bps: float,
     uplink: str = "f32",
     downlink: str = "f32",
+    up_bits: float | None = None,
+    down_bits: float | None = None,
+    names: Sequence[str] = ROWS,
 ) -> list[PlanRow]:
-    """The six rows, uncompressed first; expected values, exact (up to float64) for independent visits.
+    """The rows, uncompressed first; expected values, exact (up to float64) for independent visits.
 
     `participation` p <= 1: a client comes in each epoch with probability p. Above 1: it comes p times in
     every epoch. A stage lasts one epoch, which takes somebody to come in its last round. fedavg takes
     `local_steps` steps a visit and so needs that many times fewer visits for the same local work:
     p E / local_steps of them, which may be a fraction.
-    Blocks of 4 GB and more, which msgpack cannot write, are counted as if it could.
+    Blocks of 4 GB and more, which no message can have, are counted as if it could. Bits are of the family
+    (None: what each of its methods has by default).
     """
     _at_least_one(params=params, dim=dim, epochs=epochs, clients=clients, local_steps=local_steps)
     _positive(participation=participation, up_bps=up_bps, down_bps=down_bps)
     if dim > params:
         raise ValueError(f"dim {dim} exceeds the model's {params} parameters: choose a smaller dim")
     visits = lags(epochs, participation)
-    asked = {"dim": dim, "subspaces": subspaces, "uplink": uplink, "downlink": downlink}
+    bits = {name: value for name, value in (("up_bits", up_bits), ("down_bits", down_bits)) if value}
+    asked = {"dim": dim, "subspaces": subspaces, "uplink": uplink, "downlink": downlink, **bits}
     rows: list[PlanRow] = []
-    for name in ROWS:
+    for name in names:
         entry = METHODS[name]
         shape = shape_of(entry.make(**entry.fitting(asked)), params, epochs, local_steps)
         messages = math.fsum(visits) / shape.fewer

@@ -23,6 +23,8 @@ def plan(
     down: Annotated[str, typer.Option(help="a client's download speed")] = "10Mbps",
     uplink: Annotated[str, typer.Option(help="number format of uploads")] = "f32",
     downlink: Annotated[str, typer.Option(help="number format of downloads")] = "f32",
+    up_bits: Annotated[float | None, typer.Option(help="bits of a number up, 0.25 to 16 or 32")] = None,
+    down_bits: Annotated[float | None, typer.Option(help="bits of a number down, 0.25 to 16 or 32")] = None,
 ) -> None:
     """The paper's Table 1 for your numbers: bytes and time a client, and in total, for each method."""
     from narrowcast import units
@@ -42,5 +44,8 @@ def plan(
             down_bps=units.parse_rate(down),
             uplink=uplink,
             downlink=downlink,
+            up_bits=up_bits,
+            down_bits=down_bits,
+            names=(*planner.ROWS, *([planner.NARROW] if (uplink, downlink) == ("f32", "f32") else [])),
         )
         console.print(table.terminal(rows, D, d, epochs, count))

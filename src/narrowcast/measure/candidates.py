@@ -24,7 +24,7 @@ class Candidate(NamedTuple):
 
     @property
     def varies(self) -> bool:
-        return "time-varying" in self.method
+        return "refresh" in METHODS[self.method].options
 
     @property
     def label(self) -> str:
@@ -50,12 +50,13 @@ class Traffic(NamedTuple):
     downloads: list[float]  # entry m: those while it lacks m finished stages
 
 
-def variants(per_epoch: int, rounds: int) -> list[Candidate]:
+def variants(per_epoch: int, rounds: int, plain: bool = True) -> list[Candidate]:
     """The modest set that is tried; one whose first stage outlasts the run would be another's twin."""
     refreshes = ["epoch", str(2 * per_epoch), *([str(per_epoch // 2)] if per_epoch > 1 else [])]
     made = [Candidate("static"), *(Candidate("time-varying", 1, r) for r in refreshes)]
     made += [Candidate("k-subspace", K) for K in (2, 4, 8)]
     made += [Candidate("k-subspace-time-varying", K) for K in (2, 4)]
+    made += [Candidate("narrow")] if plain else []  # else it is no other than time-varying
     return [c for c in made if (c.stage(per_epoch) or 0) < rounds]
 
 
@@ -83,7 +84,9 @@ def traffic(cohorts: Cohorts, rounds: int, c: Candidate) -> Traffic:
 
 def bytes_of(c: Candidate, d: int, D: int, visits: Traffic, config: RunConfig) -> float:
     """Bytes up and down of a mean client, as the messages are encoded."""
-    asked = {"dim": d, "subspaces": c.subspaces, "uplink": config.uplink, "downlink": config.downlink}
+    names = ("uplink", "downlink", "up_bits", "down_bits")
+    given = {name: value for name in names if (value := getattr(config, name)) is not None}
+    asked = {"dim": d, "subspaces": c.subspaces, **given}
     entry = METHODS[c.method]
     shape = shape_of(entry.make(**entry.fitting(asked)), D, 1, 1)
     down = sum(n * shape.down(m).bytes for m, n in enumerate(visits.downloads) if n)

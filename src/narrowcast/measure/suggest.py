@@ -114,7 +114,8 @@ def propose(
     held_out = config.model_copy(update={"validation": True, "evaluate_every": 0})
     trials = Trials(held_out, folder, seeds, task.higher_is_better, say, watch)
     options: list[Option] = []
-    for c in variants(cohorts.rounds_per_epoch, rounds):
+    formats = (config.uplink, config.downlink, config.up_bits, config.down_bits)
+    for c in variants(cohorts.rounds_per_epoch, rounds, formats == ("f32", "f32", None, None)):
         visits = traffic(cohorts, rounds, c)
         size = partial(_size, c, D, visits, config)
         d = largest(lambda d, size=size: size(d) <= budget, D // c.subspaces)  # type: ignore[misc]

@@ -39,6 +39,7 @@ class RoundInfo:
     epoch: int
     epoch_end: bool
     rate: float
+    period: int = 1  # rounds between two visits of a client that comes once an epoch
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,10 @@ class Method(ABC, Generic[S]):
     def lag(self, server: S, have: int | None) -> Hashable:
         """Clients with equal lags get equal downloads; a driver encodes each of them once."""
         return have
+
+    def side(self, server: S) -> Tensor | None:
+        """What a client's `Model.side` must be at this version: the digest covers it beside theta."""
+        return None
 
     def newcomer(self, theta0: Tensor, layout: Layout | None = None) -> Model:
         """A client before its first visit."""

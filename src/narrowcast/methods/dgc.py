@@ -91,8 +91,8 @@ class DGC(Changes):
         return Accumulator(torch.zeros(1, server.weights.numel()), stage=server.version)
 
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
-        if wire.number(up.stage) != acc.stage:
-            raise WireError(f"an update for version {wire.number(up.stage)}: the round is at {acc.stage}")
+        if up.stage != acc.stage:
+            raise WireError(f"an update for version {up.stage}: the round is at {acc.stage}")
         return sparse_terms(acc, up, self.count(acc.total.shape[1], acc.stage))
 
 

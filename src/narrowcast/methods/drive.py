@@ -89,7 +89,7 @@ class Drive(Uncompressed):
         for part, scale in zip(torch.split(y, sizes), scales.tolist(), strict=True):
             part *= scale / math.sqrt(len(part))
             fwht_(part.numpy())
-        back = torch.from_numpy(self._flipped(y.numpy(), wire.number(up.route)))
+        back = torch.from_numpy(self._flipped(y.numpy(), up.route))
         return 0, torch.cat([back, rest])
 
     def _flipped(self, x: NDArray[np.float32], route: int) -> NDArray[np.float32]:

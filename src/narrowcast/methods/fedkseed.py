@@ -186,7 +186,7 @@ class FedKSeed(Method[SeedsServer]):
         if block.format != 0 or not 1 <= steps <= MAX_STEPS:
             raise WireError(f"expected 1 to {MAX_STEPS} slopes as f32, got {len(block.data)} bytes")
         slopes = block.numbers(steps)
-        where = torch.tensor(self._seeds.of(wire.number(up.route), steps))
+        where = torch.tensor(self._seeds.of(up.route, steps))
         return 0, torch.zeros(self.directions).index_add_(0, where, slopes / steps)
 
     def step(self, server: SeedsServer, acc: Accumulator, round: RoundInfo) -> SeedsServer:

@@ -7,7 +7,9 @@ and sends Sigma. K = 1 and one stage is `static`; a new stage every epoch (or ev
 
 Both sides compute theta afresh from base and Sigma, in the same order, so they agree bit for bit. A client
 that knows stage e needs Sigma_e only; one that is m stages behind needs the m finished Sigmas too, or base
-itself where that is smaller.
+itself where that is smaller. Numbers go as a format has them, or with few bits each (`up_bits`, `down_bits`):
+dithered on a lattice up, as points of one down, where Sigma is what was published and the optimiser goes on
+from what it had.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import torch
 from torch import Tensor
 
 from narrowcast import choices
+from narrowcast.methods import logs
 from narrowcast.methods.base import (
     DENSE,
     LOG,
@@ -36,6 +39,7 @@ from narrowcast.methods.base import (
     mean,
     only_block,
 )  # fmt: skip
+from narrowcast.methods.downlinks import AsNumbers, Downlink, OnLattice, Trail
 from narrowcast.methods.optimisers import SGD, Optimiser, State
 from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
@@ -44,9 +48,12 @@ from narrowcast.subspaces.base import Subspace, add_family
 from narrowcast.subspaces.table import KINDS, subspace
 from narrowcast.wire import formats
 from narrowcast.wire import messages as wire
-from narrowcast.wire.messages import Payload, WireError
+from narrowcast.wire.codes import lattice
+from narrowcast.wire.codes.lattice import PLAIN_BITS
+from narrowcast.wire.messages import Block, Payload, WireError
 
 MAX_SUBSPACES = 4096
+CHANGE = 2  # a kind of download: the log, whose first Sigma is a change from what the client has
 _subspace = lru_cache(maxsize=MAX_SUBSPACES)(subspace)  # they hold no numbers, only settings
 
 
@@ -56,10 +63,11 @@ class IntrinsicServer(Server):
     base: Tensor  # (D,) base_e
     exact: Tensor  # (K, d) Sigma_e as the optimiser has it
     sigma: Tensor  # (K, d) Sigma_e as it is sent: the model
-    log: tuple[Tensor, ...]  # (K, d) Sigma of every finished stage
+    log: tuple[Block, ...]  # Sigma of every finished stage, as it is sent
     starts: tuple[int, ...]  # the version at which each stage began; the last is the current one
     epoch: int  # the epoch in which the current stage began
     optimiser: State
+    trail: Trail | None = None  # what the downlink has published
 
     @property
     def stage(self) -> int:
@@ -85,6 +93,8 @@ class Intrinsic(Method[IntrinsicServer]):
     unbiased: bool = False
     uplink: str = "f32"
     downlink: str = "f32"
+    up_bits: float = PLAIN_BITS
+    down_bits: float = PLAIN_BITS
 
     def __post_init__(self) -> None:
         if self.dim < 1 or not 1 <= self.subspaces <= MAX_SUBSPACES:
@@ -98,14 +108,24 @@ class Intrinsic(Method[IntrinsicServer]):
         KINDS.check(self.subspace)
         formats.by_name(self.uplink)
         choices.check("downlink", self.downlink, choices.DOWNLINKS)
+        for way, format, bits in (("up", self.uplink, self.up_bits), ("down", self.downlink, self.down_bits)):
+            lattice.check_bits(f"{way}_bits", bits)
+            if bits != PLAIN_BITS and format != "f32":
+                raise ValueError(f"{way}link {format} and {way}_bits {bits:g} are two formats: choose one")
 
     @property
     def linear(self) -> bool:
-        return formats.by_name(self.uplink).exact
+        return formats.by_name(self.uplink).exact and self.up_bits == PLAIN_BITS
+
+    @property
+    def down(self) -> Downlink:
+        """How Sigma goes down."""
+        return AsNumbers(self.downlink) if self.down_bits == PLAIN_BITS else OnLattice(self.down_bits)
 
     @property
     def setting(self) -> str:
-        return f"d={self.dim}"
+        narrow = min(self.up_bits, self.down_bits) < PLAIN_BITS
+        return f"d={self.dim}" + (f" {self.up_bits:g}/{self.down_bits:g} bits" if narrow else "")
 
     def matrix(self, D: int, stage: int, k: int) -> Subspace:
         """A_{stage,k}: its key comes from the run's key, nothing else."""
@@ -117,7 +137,8 @@ class Intrinsic(Method[IntrinsicServer]):
                 f"dim {self.dim} exceeds the model's {theta0.numel()} parameters: choose a smaller --dim"
             )
         zero = torch.zeros(self.subspaces, self.dim)
-        return IntrinsicServer(0, theta0, zero, zero, (), (0,), 0, self.optimiser.init(zero))
+        trail = self.down.start(zero.numel())
+        return IntrinsicServer(0, theta0, zero, zero, (), (0,), 0, self.optimiser.init(zero), trail)
 
     def theta(self, server: IntrinsicServer, out: Tensor | None = None) -> Tensor:
         return self._expand(server.base, server.stage, server.sigma, out)
@@ -127,37 +148,58 @@ class Intrinsic(Method[IntrinsicServer]):
         family = [self.matrix(base.numel(), stage, k) for k in range(self.subspaces)]
         return add_family(family, base, sigma, out)
 
-    def lag(self, server: IntrinsicServer, have: int | None) -> int:
+    def side(self, server: IntrinsicServer) -> Tensor | None:
+        return self.down.side(server.sigma)
+
+    def newcomer(self, theta0: Tensor, layout: Layout | None = None) -> Model:
+        return Model(None, 0, theta0, layout, self.down.side(torch.zeros(self.subspaces * self.dim)))
+
+    def lacking(self, server: IntrinsicServer, have: int | None) -> int:
         """How many finished stages the client lacks; whoever claims an impossible version lacks them all."""
         if have is None or not 0 <= have <= server.version:
             return server.stage
         return server.stage + 1 - bisect.bisect_right(server.starts, have)
 
+    def lag(self, server: IntrinsicServer, have: int | None) -> tuple[int, int | None]:
+        """(stages that the client lacks, the version it is at, if that makes a difference)."""
+        lag = self.lacking(server, have)
+        known = server.trail is not None and have is not None and server.trail.find(have, server.stage - lag)
+        return lag, have if known else None
+
     def download(self, server: IntrinsicServer, have: int | None) -> Payload:
-        lag = self.lag(server, have)
-        current = wire.block(server.sigma, self.downlink)
-        if base_is_smaller(server.base.numel(), lag, len(current.data)):
-            return wire.payload([wire.block(server.base), current], kind=DENSE, stage=server.stage)
-        finished = [wire.block(sigma, self.downlink) for sigma in server.log[server.stage - lag :]]
-        return wire.payload([*finished, current], kind=LOG, stage=server.stage)
+        lag, known = self.lag(server, have)
+        kind, current = LOG, self.down.whole(server.trail, server.sigma)
+        blocks = [*server.log[server.stage - lag :], current]
+        change = self.down.change(server.trail, known, server.stage - lag)
+        if change is not None and len(change.data) < len(blocks[0].data):
+            kind, blocks = CHANGE, [change, *blocks[1:]]
+        dense = wire.blocks_size([4 * server.base.numel(), len(current.data)])
+        if wire.blocks_size([len(b.data) for b in blocks]) > dense:
+            kind, blocks = DENSE, [wire.block(server.base), current]
+        return wire.payload(blocks, kind=kind, stage=server.stage)
 
     def reconcile(
         self, model: Model, down: Payload, version: int, out: Tensor | None = None
     ) -> tuple[Model, Tensor]:
-        stage, base, blocks = wire.number(down.stage), model.base, down.blocks
+        stage, base, blocks = down.stage, model.base, down.blocks
+        kinds = (LOG,) if model.side is None else (LOG, CHANGE)
         if down.kind == DENSE and len(blocks) == 2:
             base, blocks = blocks[0].numbers(base.numel()), blocks[1:]
-        elif down.kind != LOG or not blocks or len(blocks) != stage - model.stage + 1:
+        elif down.kind not in kinds or not blocks or len(blocks) != stage - model.stage + 1:
             raise WireError(
                 f"a client at stage {model.stage} cannot use {len(blocks)} blocks of kind {down.kind} for "
                 f"stage {stage}: it must ask again as a newcomer"
             )
-        *finished, sigma = [
-            b.numbers(self.subspaces * self.dim).view(self.subspaces, self.dim) for b in blocks
-        ]
+        before = model.side if down.kind == CHANGE else None
+        *finished, sigma = [self._sigma(b, None if i else before) for i, b in enumerate(blocks)]
         for e, final in enumerate(finished, model.stage):
             base = self._expand(base, e, final)
-        return replace(model, version=version, stage=stage, base=base), self._expand(base, stage, sigma, out)
+        model = replace(model, version=version, stage=stage, base=base, side=self.down.side(sigma))
+        return model, self._expand(base, stage, sigma, out)
+
+    def _sigma(self, block: Block, before: Tensor | None = None) -> Tensor:
+        """(K, d) from its bytes."""
+        return self.down.read(block, self.subspaces * self.dim, before).view(self.subspaces, self.dim)
 
     def route(self, key: Key) -> int:
         return keyed.below(key, self.subspaces)
@@ -167,7 +209,11 @@ class Intrinsic(Method[IntrinsicServer]):
     ) -> tuple[Private | None, Payload]:
         k = self.route(key)
         coordinates = self.matrix(v.numel(), model.stage, k).project(v)
-        return private, wire.payload([wire.block(coordinates, self.uplink, key)], stage=model.stage, route=k)
+        if self.up_bits == PLAIN_BITS:
+            block = wire.block(coordinates, self.uplink, key)
+        else:
+            block = lattice.dithered(coordinates, key, lattice.step_of(coordinates, self.up_bits))
+        return private, wire.payload([block], stage=model.stage, route=k, key=key)
 
     def upload_numbers(self, D: int) -> int:
         return self.dim
@@ -176,12 +222,12 @@ class Intrinsic(Method[IntrinsicServer]):
         return Accumulator(torch.zeros_like(server.sigma), stage=server.stage)
 
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
-        k = wire.number(up.route)
-        if wire.number(up.stage) != acc.stage or k >= self.subspaces:
-            raise WireError(
-                f"an update for stage {wire.number(up.stage)}, subspace {k}: the round is at {acc.stage}"
-            )
-        return k, only_block(up).numbers(self.dim)
+        k = up.route
+        if up.stage != acc.stage or k >= self.subspaces:
+            raise WireError(f"an update for stage {up.stage}, subspace {k}: the round is at {acc.stage}")
+        if self.up_bits == PLAIN_BITS:
+            return k, only_block(up).numbers(self.dim)
+        return k, lattice.read_dithered(only_block(up), self.dim, up.key)
 
     def step(self, server: IntrinsicServer, acc: Accumulator, round: RoundInfo) -> IntrinsicServer:
         if acc.weight == 0:
@@ -190,8 +236,9 @@ class Intrinsic(Method[IntrinsicServer]):
         s = 1.0 if self.unbiased else math.sqrt(self.dim / server.base.numel())
         state, delta = self.optimiser.step(server.optimiser, mean(acc) * s, round.rate)
         exact = finite(server.exact - delta * s)
-        sigma = wire.block(exact, self.downlink).numbers(exact.numel()).view_as(exact)
-        server = replace(server, version=server.version + 1, exact=exact, sigma=sigma, optimiser=state)
+        version = server.version + 1
+        trail, sigma = self.down.publish(server.trail, exact, version, server.stage, round.period)
+        server = replace(server, version=version, exact=exact, sigma=sigma, optimiser=state, trail=trail)
         return self._fold(server, round) if self._due(server, round) else server
 
     def _due(self, server: IntrinsicServer, round: RoundInfo) -> bool:
@@ -210,10 +257,11 @@ class Intrinsic(Method[IntrinsicServer]):
             base=self.theta(server),
             exact=zero,
             sigma=zero,
-            log=(*server.log, server.sigma),
+            log=(*server.log, self.down.whole(server.trail, server.sigma)),
             starts=(*server.starts, server.version),
             epoch=round.epoch + round.epoch_end,
             optimiser=state,
+            trail=self.down.restart(server.trail, server.version, server.stage + 1),
         )
 
     def _move(self, m: Tensor, server: IntrinsicServer) -> Tensor:
@@ -225,21 +273,21 @@ class Intrinsic(Method[IntrinsicServer]):
 
     def state(self, server: IntrinsicServer) -> dict[str, Any]:
         """Everything but base, which the log gives back: the log is the model."""
-        log = torch.stack(server.log) if server.log else torch.zeros(0, self.subspaces, self.dim)
         return {
             "version": server.version,
             "exact": server.exact,
             "sigma": server.sigma,
-            "log": log,
+            **logs.to_state(server.log),
+            "trail": self.down.state(server.trail),
             "starts": list(server.starts),
             "epoch": server.epoch,
             "optimiser": server.optimiser,
         }
 
     def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> IntrinsicServer:
-        base, log = theta0, tuple(state["log"])
+        base, log = theta0, logs.from_state(state)
         for e, final in enumerate(log):
-            base = self._expand(base, e, final)
+            base = self._expand(base, e, self._sigma(final))
         return IntrinsicServer(
             version=state["version"],
             base=base,
@@ -249,9 +297,5 @@ class Intrinsic(Method[IntrinsicServer]):
             starts=tuple(state["starts"]),
             epoch=state["epoch"],
             optimiser=state["optimiser"],
+            trail=self.down.restore(state.get("trail", {})),
         )
-
-
-def base_is_smaller(D: int, lag: int, sigma: int) -> bool:
-    """Whether base and the current Sigma (of so many bytes) take less than the lag + 1 Sigmas of the log."""
-    return wire.equal_blocks_size(lag + 1, sigma) > wire.blocks_size([4 * D, sigma])

@@ -99,7 +99,7 @@ class RandomLowRank(Uncompressed):
         return replace(super().zero(server), layout=server.layout)
 
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
-        factors = self.factors(wire.number(up.route), acc.layout, acc.total.shape[1])
+        factors = self.factors(up.route, acc.layout, acc.total.shape[1])
         sizes = [m.size if A is None else self.rank * m.columns for m, A in factors]
         parts = torch.split(only_block(up).numbers(sum(sizes)), sizes)
         with own_settings(threads=1):  # products round otherwise with other threads

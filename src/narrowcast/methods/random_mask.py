@@ -80,7 +80,7 @@ class RandomMask(Changes):
         D = acc.total.shape[1]
         k = count(self.k, D)
         values = only_block(up).numbers(k)
-        return (0, self.positions(wire.number(up.route), D)), values * (D / k)
+        return (0, self.positions(up.route, D)), values * (D / k)
 
 
 ENTRY = Entry(RandomMask, ABOUT)

@@ -55,6 +55,9 @@ class Replay(Method[ReplayServer]):
     def theta(self, server: ReplayServer, out: Tensor | None = None) -> Tensor:
         return server.model.base
 
+    def side(self, server: ReplayServer) -> Tensor | None:
+        return server.model.side
+
     def lag(self, server: ReplayServer, have: int | None) -> int | None:
         """How many steps the client lacks; None: more than are kept, or than the model is worth."""
         missed = server.version - (have if have is not None and 0 <= have <= server.version else 0)

@@ -1,4 +1,8 @@
-"""What a method's messages take before any is made: numbers and bytes, for a model of D parameters."""
+"""What a method's messages take before any is made: numbers and bytes, for a model of D parameters.
+
+With few bits a number, bytes are those asked for: uploads come within five per cent of them, and downloads of
+a client that comes once an epoch within fifteen.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from narrowcast.methods.base import Method
-from narrowcast.methods.intrinsic import Intrinsic, base_is_smaller
+from narrowcast.methods.intrinsic import Intrinsic
 from narrowcast.wire import formats
 from narrowcast.wire import messages as wire
+from narrowcast.wire.codes import lattice
+from narrowcast.wire.codes.lattice import PLAIN_BITS
 
 
 class Size(NamedTuple):
@@ -33,29 +39,29 @@ def shape_of(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
     if not isinstance(made, Intrinsic):
         return Shape(whole, lambda m: whole, D, local_steps if made.local_steps > 1 else 1)
     d, K = made.dim, made.subspaces
-    up = Size(d, _message([formats.by_name(made.uplink).size(d)]))
-    stage, base = formats.by_name(made.downlink).size(K * d), formats.by_name("f32").size(D)
+    up = Size(d, _message([_data(made.uplink, made.up_bits, d)]))
+    stage, base = _data(made.downlink, made.down_bits, K * d), formats.by_name("f32").size(D)
     now, dense = Size(K * d, _message([stage])), Size(D + K * d, _message([base, stage]))
 
     def down(m: int) -> Size:
         if base_is_smaller(D, m, stage):
             return dense
-        return Size((m + 1) * K * d, _ENVELOPE + wire.equal_blocks_size(m + 1, stage))
+        return Size((m + 1) * K * d, wire.HEADER + wire.equal_blocks_size(m + 1, stage))
 
     varies = made.refresh != 0
     return Shape(up, down if varies else lambda m: now, min(D, d * K * (epochs if varies else 1)), 1)
 
 
-def _envelope() -> int:
-    """Bytes of a message around its blocks, by encoding one that has none."""
-    zero4, zero8 = bytes(4), bytes(8)
-    empty = wire.Message(wire.FORMAT_VERSION, zero8, zero4, zero4, zero4, zero8, wire.payload([]))
-    return len(wire.encode(empty)) - wire.blocks_size([])
+def base_is_smaller(D: int, lag: int, sigma: int) -> bool:
+    """Whether base and the current Sigma (of so many bytes) take less than the lag + 1 Sigmas of the log."""
+    return wire.equal_blocks_size(lag + 1, sigma) > wire.blocks_size([4 * D, sigma])
 
 
-_ENVELOPE = _envelope()
+def _data(format: str, bits: float, count: int) -> int:
+    """Bytes of so many numbers."""
+    return formats.by_name(format).size(count) if bits == PLAIN_BITS else lattice.expected_size(count, bits)
 
 
 def _message(data: list[int]) -> int:
     """Bytes of a message whose blocks have data of these sizes."""
-    return _ENVELOPE + wire.blocks_size(data)
+    return wire.HEADER + wire.blocks_size(data)

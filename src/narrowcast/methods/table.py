@@ -20,6 +20,7 @@ METHODS: Registry[Entry] = Registry(
         "time-varying": _HERE + "family:TIME_VARYING",
         "k-subspace": _HERE + "family:K_SUBSPACE",
         "k-subspace-time-varying": _HERE + "family:COMBINATION",
+        "narrow": _HERE + "family:NARROW",
         "uncompressed": _HERE + "uncompressed:ENTRY",
         "fedavg": _HERE + "fedavg:ENTRY",
         "fedprox": _HERE + "fedprox:ENTRY",

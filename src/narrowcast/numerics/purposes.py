@@ -29,3 +29,4 @@ class Purpose(IntEnum):
     ROUNDING = 16
     DATA = 17
     PIVOT = 18
+    DITHER = 19

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import xxhash
 from torch import Tensor
 
@@ -29,7 +30,7 @@ class Round:
     key: Key  # the run's key
     number: int
     version: int  # the server's, when the round began
-    digest: bytes  # of the server's theta at that version
+    digest: bytes  # of the server's model at that version, see `digest_of`
 
     def client_key(self, client: int) -> Key:
         """The key of a client in this round, from which its route follows: both sides know it."""
@@ -45,12 +46,14 @@ def run_id(description: bytes) -> bytes:
     return xxhash.xxh3_64_digest(description)
 
 
+def digest_of(method: Method[Any], server: Server, theta: Tensor) -> bytes:
+    """Of the server's model: theta, and what else of it the method's clients must have."""
+    return wire.digest(theta, method.side(server))
+
+
 def seal(round: Round, payload: Payload, weight: int = 0) -> bytes:
     """A payload in the envelope of its round, encoded."""
-    number, version = wire.u32(round.number), wire.u32(round.version)
-    return wire.encode(
-        Message(wire.FORMAT_VERSION, round.run, number, version, wire.u32(weight), round.digest, payload)
-    )
+    return wire.encode(wire.sealed(round.run, round.number, round.version, weight, round.digest, payload))
 
 
 def send_down(method: Method[Any], server: Server, round: Round, have: int | None) -> bytes:
@@ -69,16 +72,17 @@ def receive_down(
 ) -> tuple[Model, Tensor, Round]:
     """(the client's new model, theta, the round it is in), theta checked against the server's digest."""
     message = _decode(data, run)
-    version = wire.number(message.version)
+    version = message.version
     with own_settings():
         model, theta = method.reconcile(model, message.payload, version, out)
-    if wire.digest(theta) != message.digest:
+    digest = wire.digest(theta, model.side)
+    if wire.check(message, run, digest, 0) != message.check:
         flushed = ". This process flushes denormals: torch.set_flush_denormal(False)"
         raise WireError(
             f"theta at version {version} differs from the server's: this client must ask again as a newcomer"
             + flushed * flushes_denormals()
         )
-    return model, theta, Round(run, key, wire.number(message.round), version, message.digest)
+    return model, theta, Round(run, key, message.round, version, digest)
 
 
 def send_up(
@@ -117,29 +121,31 @@ def receive_up(
 def check_up(method: Method[Any], data: bytes, round: Round, client: int, weight: int = 1) -> Message:
     """The message, if it is this run's, this round's, from this theta, by the route this client must take.
 
-    `weight` is what the server knows the update to weigh: another claim is refused.
+    `weight` is what the server knows the update to weigh: another claim is refused. With the message come the
+    client's key and route, which it did not have to send.
     """
     message = _decode(data, round.run)
-    if wire.number(message.weight) != weight:
-        raise WireError(f"client {client} claims a weight of {wire.number(message.weight)}, not {weight}")
+    if message.weight != min(weight, wire.MAX_WEIGHT):
+        raise WireError(f"client {client} claims a weight of {message.weight}, not {weight}")
     if not message.payload.blocks:
         raise WireError(f"client {client} sent no numbers")
-    number, version = wire.number(message.round), wire.number(message.version)
-    if (number, version) != (round.number, round.version):
+    if (message.round, message.version) != (round.number, round.version):
         raise WireError(
-            f"an update of round {number}, version {version}, "
+            f"an update of round {message.round}, version {message.version}, "
             f"this is round {round.number}, version {round.version}"
         )
-    if message.digest != round.digest:
-        raise WireError(f"client {client} trained on a theta that is not the server's")
-    expected = method.route(round.client_key(client))
-    if wire.number(message.payload.route) != expected:
-        raise WireError(f"client {client} took route {wire.number(message.payload.route)}, not {expected}")
-    return message
+    key = round.client_key(client)
+    route = method.route(key)
+    if wire.check(message, round.run, round.digest, route) != message.check:
+        raise WireError(
+            f"client {client} trained on a theta that is not the server's, or by another route than its own"
+        )
+    replace = msgspec.structs.replace
+    return replace(message, payload=replace(message.payload, route=route, key=key))
 
 
 def _decode(data: bytes, run: bytes) -> Message:
     message = wire.decode(data)
-    if message.run != run:
+    if message.run != run[:4]:
         raise WireError("a message of another run")
     return message

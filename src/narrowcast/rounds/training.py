@@ -21,12 +21,11 @@ from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.numerics.process import own_settings
 from narrowcast.rounds import records, schedules
-from narrowcast.rounds.exchange import Round
+from narrowcast.rounds.exchange import Round, digest_of
 from narrowcast.rounds.local import Local
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.task import Task
-from narrowcast.wire import messages as wire
 
 MAX_U32 = (1 << 32) - 1
 
@@ -76,7 +75,8 @@ class Training(ABC):
     def open(self) -> tuple[Round, RoundRecord]:
         """The round that begins now, and its record, still empty."""
         number, plan = self.round, self.plan
-        round = Round(plan.run, plan.key, number, self.server.version, wire.digest(self._theta))
+        digest = digest_of(self.method, self.server, self._theta)
+        round = Round(plan.run, plan.key, number, self.server.version, digest)
         record = RoundRecord(
             round=number,
             epoch=self.cohorts.epoch(number),
@@ -92,7 +92,8 @@ class Training(ABC):
     def close(self, acc: Accumulator, record: RoundRecord) -> None:
         """The server's step with what was collected, and the evaluation where one is due."""
         number, every = self.round, self.plan.evaluate_every
-        info = RoundInfo(number, record.epoch, self.cohorts.epoch_end(number), record.rate)
+        period = self.cohorts.rounds_per_epoch
+        info = RoundInfo(number, record.epoch, self.cohorts.epoch_end(number), record.rate, period)
         with own_settings():
             self.server = self.method.step(self.server, acc, info)
             self._theta = self.method.theta(self.server, self._theta)

@@ -53,6 +53,7 @@ CHOICES: dict[str, Collection[str]] = {
 RENAMED = {"seeds": "directions"}  # what older configurations say
 Positive = Annotated[int, Field(ge=1, le=1 << 40)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Bits = Annotated[float, Field(ge=0.25, le=32)]
 
 
 class RunConfig(BaseModel):
@@ -79,6 +80,12 @@ class RunConfig(BaseModel):
     )
     uplink: str = Field("f32", description="numbers of an upload: " + ", ".join(FORMATS))
     downlink: str = Field("f32", description="numbers of a download")
+    up_bits: Bits | None = Field(
+        None, description="bits of a number up, 0.25 to 16, dithered and entropy-coded (default: 32, as f32)"
+    )
+    down_bits: Bits | None = Field(
+        None, description="bits of a number down, 0.25 to 16, points of a lattice (default: 32, as f32)"
+    )
 
     k: Positive | None = Field(
         None, description="coordinates in an upload of topk, fetchsgd, stc, dgc, ef21 (default: D/100)"
@@ -203,6 +210,15 @@ class RunConfig(BaseModel):
         return value
 
     @model_validator(mode="after")
+    def _bits(self) -> RunConfig:
+        for way, format, bits in (("up", self.uplink, self.up_bits), ("down", self.downlink, self.down_bits)):
+            if bits is not None and 16 < bits < 32:
+                raise ValueError(f"--{way}-bits must be 0.25 to 16, or 32 (float32), got {bits:g}")
+            if bits not in (None, 32) and format != "f32":
+                raise ValueError(f"--{way}link {format} and --{way}-bits {bits:g}: choose one of them")
+        return self
+
+    @model_validator(mode="after")
     def _length(self) -> RunConfig:
         if self.epochs is None and self.rounds is None:
             raise ValueError("say how long to train: --epochs or --rounds")
@@ -255,7 +271,8 @@ class RunConfig(BaseModel):
             "optimiser": OPTIMISERS[self.optimiser](**betas),
             "unbiased": self.convention == "unbiased",
         }
-        return entry.fitting(self._of(entry.kind) | own)
+        asked = self._of(entry.kind) | own
+        return entry.fitting({name: value for name, value in asked.items() if value is not None})
 
     def build_method(self, clients: int = 1) -> Method[Any]:
         """The method for a task with so many clients."""

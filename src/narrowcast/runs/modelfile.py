@@ -1,7 +1,8 @@
 """The exported model: a newcomer's download in a file. (theta0, seeds, Sigmas), not D numbers.
 
-What a client lacks at its first visit is the model, so the file is that payload with the method's settings
-and two digests beside it. Rebuilding is reconciling: the server's weights, bit for bit.
+What a client lacks at its first visit is the model, so the file is that payload with the method's settings,
+two digests and a record of where theta0 is from. Rebuilding is reconciling: the server's weights, bit for
+bit.
 """
 
 from __future__ import annotations
@@ -20,29 +21,62 @@ from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.process import own_settings
 from narrowcast.runs.config import RENAMED
 from narrowcast.wire import messages as wire
-from narrowcast.wire.messages import Payload, WireError
+from narrowcast.wire.earlier import Payload1, digest1
+from narrowcast.wire.messages import WireError
 
-MAGIC = "narrowcast model 1"
+MAGIC, MAGIC1 = "narrowcast model 2", "narrowcast model 1"
+Settings = dict[str, int | float | str | bool | None]
 
 
-class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How theta0 is found again: pretrained weights by name and revision, else what the seed makes."""
+
+    task: str = ""
+    name: str = ""  # of pretrained weights, on the hub or of their folder; "": there are none
+    revision: str = ""  # of those, where it is known
+    seed: int | None = None  # of what is not pretrained
+    settings: Settings = {}  # of the task: width, trainable, ...
+
+
+class _Any(msgspec.Struct, frozen=True):
+    """What files of every version have."""
+
+    magic: str
+
+
+class _Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     magic: str
     method: str
-    settings: dict[str, int | float | str | bool | None]  # its options, but for the optimiser
+    settings: Settings  # its options, but for the optimiser
     layout: Layout  # of the D parameters
     version: int
     theta0: bytes  # digest of where training started
     theta: bytes  # digest of the model
-    payload: Payload
 
 
-_decoder = msgspec.msgpack.Decoder(ModelFile)
+class _ModelFile1(_Common, frozen=True, forbid_unknown_fields=True):
+    payload: Payload1
+
+
+class ModelFile(_Common, frozen=True, forbid_unknown_fields=True):
+    payload: bytes  # as `wire.encode_payload` writes it
+    base: Base = Base()
+
+    def digest(self, vector: Tensor) -> bytes:
+        """As the version that wrote the file took it."""
+        return digest1(vector) if self.magic == MAGIC1 else wire.digest(vector)
 
 
 def save(
-    path: Path, name: str, options: Mapping[str, Any], server: Server, theta0: Tensor, layout: Layout
+    path: Path,
+    name: str,
+    options: Mapping[str, Any],
+    server: Server,
+    theta0: Tensor,
+    layout: Layout,
+    base: Base = Base(),
 ) -> None:
-    """Write the server's model, trained by the method of this name with these options."""
+    """Write the server's model, trained by the method of this name with these options, from this base."""
     method = METHODS[name].make(**options)
     model = ModelFile(
         MAGIC,
@@ -52,18 +86,25 @@ def save(
         server.version,
         wire.digest(theta0),
         wire.digest(method.theta(server)),
-        method.download(server, None),
+        wire.encode_payload(method.download(server, None)),
+        base,
     )
     files.write_atomically(path, msgspec.msgpack.encode(model))
 
 
 def read(path: Path) -> ModelFile:
     """The file, checked against its schema: it may come from anywhere."""
+    data, decode = path.read_bytes(), msgspec.msgpack.decode
     try:
-        model = _decoder.decode(path.read_bytes())
+        if decode(data, type=_Any).magic == MAGIC1:
+            old = decode(data, type=_ModelFile1)
+            fields = {f: getattr(old, f) for f in _Common.__struct_fields__}
+            model = ModelFile(**fields, payload=wire.encode_payload(old.payload.now()))
+        else:
+            model = decode(data, type=ModelFile)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise WireError(f"{path} is not a narrowcast model: {error}") from None
-    if model.magic != MAGIC or model.method not in METHODS:
+    if model.magic not in (MAGIC, MAGIC1) or model.method not in METHODS:
         raise WireError(
             f"{path} is not a model that this version can read (it says {model.magic!r}, {model.method!r})"
         )
@@ -79,20 +120,21 @@ def _method(model: ModelFile) -> Method[Any]:
 
 def rebuild(model: ModelFile, theta0: Tensor) -> Tensor:
     """theta (D,) from the theta0 it was trained from; both are checked by their digests."""
-    if theta0.numel() != model.layout.size or wire.digest(theta0) != model.theta0:
+    if theta0.numel() != model.layout.size or model.digest(theta0) != model.theta0:
         raise ValueError(
             f"this model was trained from another theta0 (of {model.layout.size} parameters): "
             "build the module with the seed, width and weights of its run"
         )
     try:
         method = _method(model)
+        payload = wire.decode_payload(model.payload)
         with own_settings():
-            _, theta = method.reconcile(method.newcomer(theta0, model.layout), model.payload, model.version)
+            _, theta = method.reconcile(method.newcomer(theta0, model.layout), payload, model.version)
     except WireError:
         raise
     except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
         raise WireError(f"the model file's settings are wrong: {error}") from None
-    if wire.digest(theta) != model.theta:
+    if model.digest(theta) != model.theta:
         raise WireError("the rebuilt weights do not have the digest in the file: it is damaged")
     return theta
 

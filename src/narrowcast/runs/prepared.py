@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import tomli_w
@@ -16,8 +17,9 @@ from narrowcast.rounds.sampling import Cohorts
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.task import Task
 from narrowcast.runs.config import RENAMED, RunConfig
-from narrowcast.tasks.table import build
-from narrowcast.wire import messages as wire
+from narrowcast.runs.modelfile import Base
+from narrowcast.tasks.table import SETTINGS, build
+from narrowcast.wire.earlier import digest1
 
 SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the first
 
@@ -60,11 +62,32 @@ def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> P
             "local_steps": plan.local_steps or method.local_steps,
             "prox": method.prox if plan.prox is None else plan.prox,
             "clients": clients,
+            **{
+                name: bits for name in ("up_bits", "down_bits") if (bits := getattr(method, name, 32.0)) != 32
+            },
             "threads": config.threads or (1 if theta0.numel() < SMALL_MODEL else pool.default_threads()),
         }
     )
-    run = exchange.run_id(_description(config) + wire.digest(theta0) + salt)
+    run = exchange.run_id(_description(config) + digest1(theta0) + salt)
     return Prepared(config, task, theta0, method, replace(plan, run=run))
+
+
+def base_of(config: RunConfig, task: Task) -> Base:
+    """Where the task's theta0 is from, for whoever gets the model: no path of this machine is in it."""
+    from_outside = {
+        "data",
+        "model",
+        "clients",
+        "partition",
+        "alpha",
+        "examples",
+        "test_examples",
+        "validation",
+    }
+    settings = config.model_dump(include=SETTINGS[config.task] - from_outside, exclude_none=True)
+    name = Path(config.model).name if config.model and Path(config.model).is_dir() else config.model or ""
+    revision = getattr(getattr(getattr(task, "module", None), "config", None), "_commit_hash", None)
+    return Base(config.task, name, str(revision or ""), config.seed, settings)
 
 
 def _description(config: RunConfig) -> bytes:

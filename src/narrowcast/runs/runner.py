@@ -31,7 +31,7 @@ from narrowcast.runs import checkpoints, modelfile
 from narrowcast.runs.checkpoints import Checkpoints
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.interrupts import interrupts
-from narrowcast.runs.prepared import Prepared, prepare
+from narrowcast.runs.prepared import Prepared, base_of, prepare
 from narrowcast.runs.run_folder import (
     CHECKPOINT,
     CONFIG,
@@ -49,7 +49,7 @@ from narrowcast.runs.run_folder import (
 )
 from narrowcast.runs.threads import using_threads
 from narrowcast.tasks.table import build
-from narrowcast.wire import messages as wire
+from narrowcast.wire.earlier import digest1
 
 OnRecord = Callable[[Facts, RoundRecord], None]
 Driver = Callable[[Task, Method[Any], Plan, Path], Training]  # the path is the run's folder
@@ -156,7 +156,7 @@ def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver 
         rounds_per_epoch=run.cohorts.rounds_per_epoch,
         metric=run.task.metric,
         higher_is_better=run.task.higher_is_better,
-        theta0=wire.digest(run.theta0).hex(),
+        theta0=digest1(run.theta0).hex(),
         seed=run.config.seed,
         narrowcast=__version__,
         torch=str(torch.__version__),
@@ -179,7 +179,8 @@ def _go(run: _Run, folder: Path, on_record: OnRecord | None, until: Until | None
     if training.round == training.rounds:
         options = config.method_options(len(training.task.clients))
         layout = training.task.layout
-        modelfile.save(folder / MODEL, config.method, options, training.server, training.theta0, layout)
+        server, base = training.server, base_of(config, training.task)
+        modelfile.save(folder / MODEL, config.method, options, server, training.theta0, layout, base)
         shutil.rmtree(folder / PRIVATE, ignore_errors=True)
     if stop.is_set():
         raise Interrupted(f"stopped after round {training.round} of {training.rounds}")

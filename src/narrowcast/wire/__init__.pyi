@@ -7,9 +7,7 @@ from .messages import block as block
 from .messages import decode as decode
 from .messages import digest as digest
 from .messages import encode as encode
-from .messages import number as number
 from .messages import payload as payload
-from .messages import u32 as u32
 from .formats import Format as Format
 from .formats import FormatError as FormatError
 from .table import FORMATS as FORMATS

@@ -58,7 +58,7 @@ def _sketched(method: FetchSGD, D: int, up: Payload, where: Where, numbers: Tens
 
 def _projected(method: Any, D: int, up: Payload, where: Where, numbers: Tensor) -> Seen:
     assert isinstance(where, int)
-    through = maps.projection(method.matrix(D, wire.number(up.stage), where))
+    through = maps.projection(method.matrix(D, up.stage, where))
     return through, through.adjoint(numbers)
 
 
