@@ -38,7 +38,7 @@ def fitting(found: list[Fitting], D: int, epochs: int, budget: str) -> Table:
     if not found:
         raise ValueError(f"not even d = 1 fits {budget} a client in {epochs} epochs")
     head = ["method", "d", "bits up/down", "up", "down", "dims"]
-    caption = f"The largest d at which one client over {epochs} epochs sends and is sent {budget} at most, D = {D:,}."
+    caption = f"The largest d at which a client's bytes, up and down over {epochs} epochs, fit {budget}; D = {D:,}."
     rows = [
         [
             fit.row.method,
