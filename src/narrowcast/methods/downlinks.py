@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,11 @@ class Trail:
     @property
     def now(self) -> Points:
         return self.history[-1].points
+
+    @cached_property
+    def block(self) -> Block:
+        """The present version as it is sent to whoever has none: encoded once."""
+        return lattice.points(_wide(self.now))
 
     def find(self, version: int, stage: int) -> Published | None:
         at = bisect_left(self.history, (version, stage), key=lambda p: p.place)
@@ -167,7 +173,7 @@ class OnLattice(Downlink):
     def restart(self, trail: Trail | None, version: int, stage: int) -> Trail | None:
         assert trail is not None
         zero = Points(trail.now.step, np.zeros_like(trail.now.numbers))
-        ended = _bits(lattice.points(_wide(trail.now)), len(zero.numbers))
+        ended = _bits(trail.block, len(zero.numbers))
         return replace(trail, pace=trail.pace.restarted(ended)).followed_by(version, stage, zero)
 
     def _change(self, values: NDArray[np.float32], start: Published | None) -> float:
@@ -191,12 +197,12 @@ class OnLattice(Downlink):
         taken = [0.0 if first is None else _bits(first, count)]
         if start.stage < stage:
             taken += [trail.pace.ended] * (stage - start.stage - 1)
-            taken.append(_bits(lattice.points(_wide(trail.now)), count))
+            taken.append(_bits(trail.block, count))
         return sum(taken) / len(taken)
 
     def whole(self, trail: Trail | None, sigma: Tensor) -> Block:
         assert trail is not None
-        return lattice.points(_wide(trail.now))
+        return trail.block
 
     def change(self, trail: Trail | None, version: int | None, stage: int) -> Block | None:
         start = None if trail is None or version is None else trail.find(version, stage)

@@ -6,6 +6,7 @@ server: send_down -> bytes -> client: receive_down, ..., send_up -> bytes -> ser
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -21,6 +22,8 @@ from narrowcast.rounds.task import IndexArray
 from narrowcast.wire import messages as wire
 from narrowcast.wire.messages import Message, Payload, WireError
 
+_derive = lru_cache(maxsize=1 << 12)(keyed.derive)  # both half-steps of an upload ask for the same key
+
 
 @dataclass(frozen=True)
 class Round:
@@ -34,7 +37,7 @@ class Round:
 
     def client_key(self, client: int) -> Key:
         """The key of a client in this round, from which its route follows: both sides know it."""
-        return keyed.derive(self.key, Purpose.ROUTE, self.number, client)
+        return _derive(self.key, Purpose.ROUTE, self.number, client)
 
     def client_keys(self, clients: IndexArray) -> list[Key]:
         """The keys of many clients."""
@@ -64,7 +67,7 @@ def send_down(method: Method[Any], server: Server, round: Round, have: int | Non
 
 def is_fallback(method: Method[Any], down: bytes) -> bool:
     """Whether a download is the whole model although the method has less to send."""
-    return not method.whole_model and wire.decode(down).payload.kind == DENSE
+    return not method.whole_model and wire.kind_of(down) == DENSE
 
 
 def receive_down(

@@ -161,6 +161,11 @@ def decode(data: bytes, limit: int = 1 << 34) -> Message:
     return Message(run, round, version, int.from_bytes(weight, "little"), check, found)
 
 
+def kind_of(data: bytes) -> int:
+    """The kind of a message of our own, without reading the rest of it."""
+    return data[1]
+
+
 def encode_payload(payload: Payload) -> bytes:
     """A payload without an envelope: as a model file has it."""
     head = _BODY.pack(payload.kind, payload.stage, len(payload.blocks).to_bytes(3, "little"))

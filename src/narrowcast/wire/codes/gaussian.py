@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +99,7 @@ def _entropies(dithered: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]
     return np.array(bits), np.array([math.log2(width(j)) for j in js])
 
 
+@lru_cache(maxsize=256)
 def step_for(bits: float, dithered: bool) -> float:
     """The step over the deviation at which a number takes so many bits."""
     rates, steps = _entropies(dithered)

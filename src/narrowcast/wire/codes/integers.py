@@ -82,9 +82,10 @@ def _choose(numbers: Integers, bins: Bins | None) -> tuple[int, int]:
         return min(j - AN_OCTAVE * h, TABLES - 1), h
     counts = np.zeros((1 if bins is None else rans.BINS, 256), np.int64)
     rans.count(numbers, _places(numbers, bins), counts)
+    weights = counts.reshape(-1).astype(np.float64)
 
     def cost(j: int) -> float:
-        return float((gaussian.table(j, bins is not None).cost * counts).sum())
+        return float(np.dot(gaussian.table(j, bins is not None).cost.reshape(-1), weights))
 
     j = max(0, j)
     here = cost(j)
