@@ -10,9 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from typer.testing import CliRunner
 
 from fitting import made as fit
-from narrowcast.bandwidth.planner import NARROW, ROWS, lags, plan
+from narrowcast.bandwidth.planner import NARROW, ROWS, fitting, lags, plan
+from narrowcast.cli.app import app
 from narrowcast.methods import RoundInfo, sizes
 from narrowcast.numerics.flat import Layout
 from narrowcast.rounds import exchange
@@ -479,6 +481,27 @@ def test_few_bits_are_planned_as_asked() -> None:
     names = ("uncompressed", "time-varying")
     _, asked = plan(10**6, 4096, 4, names=names, up_bits=1.0, down_bits=2.0, **LINK)
     assert (asked.bytes_up, asked.bytes_down) == (narrow.bytes_up, narrow.bytes_down)
+
+
+def test_a_budget_says_d_and_bits_together() -> None:
+    budget = 200_000
+    found = fitting(budget, 10**6, 4, **LINK)
+    assert [most.row.method for most in found] == [*INTRINSIC, NARROW]
+    for most in found:
+        name = most.row.method
+        assert most.row.bytes_up + most.row.bytes_down <= budget
+        beyond = plan(10**6, int(most.dim * 1.11) + 1, 4, 8, names=("uncompressed", name), **LINK)[1]
+        assert beyond.bytes_up + beyond.bytes_down > budget
+        assert (most.up_bits, most.down_bits) == ((1.0, 2.0) if name == NARROW else (32.0, 32.0))
+    assert found[-1].dim > 15 * found[1].dim
+    assert not fitting(10, 10**6, 4, **LINK)
+    shown = CliRunner().invoke(app, ["plan", "--params", "1M", "--epochs", "4", "--budget", "200kB"])
+    assert "narrow" in shown.output
+    assert f"{found[-1].dim:,}" in shown.output
+    for both in (["--dim", "9", "--budget", "1MB"], []):
+        refused = CliRunner().invoke(app, ["plan", "--params", "1M", "--epochs", "4", *both])
+        assert refused.exit_code == 2
+        assert "--budget" in refused.output
 
 
 def test_times_with_their_units() -> None:

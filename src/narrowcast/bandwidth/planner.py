@@ -15,7 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from narrowcast.measure.candidates import largest
 from narrowcast.methods.sizes import shape_of
 from narrowcast.methods.table import METHODS
 
@@ -110,6 +112,32 @@ def plan(
             )
         )
     return rows
+
+
+class Fitting(NamedTuple):
+    """The most that a budget lets a method send: d, and the bits of a number up and down."""
+
+    row: PlanRow
+    dim: int
+    up_bits: float
+    down_bits: float
+
+
+def fitting(budget: int, params: int, epochs: int, subspaces: int = 8, **more: Any) -> list[Fitting]:
+    """For every method of the family the largest d (of two digits) at which a client's bytes fit, if any."""
+    found = []
+    plain = {more.get("uplink", "f32"), more.get("downlink", "f32")} == {"f32"}
+    bits = {name: more[name] for name in ("up_bits", "down_bits") if more.get(name)}
+    for name in (*ROWS[2:], *([NARROW] if plain else [])):
+        made: Any = METHODS[name].make(**METHODS[name].fitting(bits))
+
+        def row(d: int, name: str = name) -> PlanRow:
+            return plan(params, d, epochs, subspaces, names=(ROWS[0], name), **more)[1]
+
+        d = largest(lambda d, row=row: row(d).bytes_up + row(d).bytes_down <= budget, params)  # type: ignore[misc]
+        if d:
+            found.append(Fitting(row(d), d, made.up_bits, made.down_bits))
+    return found
 
 
 def lags(epochs: int, participation: float) -> list[float]:

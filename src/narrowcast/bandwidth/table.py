@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from narrowcast.bandwidth.planner import PlanRow
+from narrowcast.bandwidth.planner import Fitting, PlanRow
 from narrowcast.tables import plain_table, times
 from narrowcast.units import format_bytes, format_count, format_seconds
 
@@ -31,3 +31,23 @@ def _row(row: PlanRow, everyone: bool) -> list[str]:
         format_count(row.dimensions),
         *([format_bytes(row.bytes_all_clients)] if everyone else []),
     ]
+
+
+def fitting(found: list[Fitting], D: int, epochs: int, budget: str) -> Table:
+    """What a budget lets each method send."""
+    if not found:
+        raise ValueError(f"not even d = 1 fits {budget} a client in {epochs} epochs")
+    head = ["method", "d", "bits up/down", "up", "down", "dims"]
+    caption = f"The largest d at which a client's bytes, up and down over {epochs} epochs, fit {budget}; D = {D:,}."
+    rows = [
+        [
+            fit.row.method,
+            f"{fit.dim:,}",
+            f"{fit.up_bits:g}/{fit.down_bits:g}",
+            format_bytes(fit.row.bytes_up),
+            format_bytes(fit.row.bytes_down),
+            format_count(fit.row.dimensions),
+        ]
+        for fit in found
+    ]
+    return plain_table(head, rows, caption)

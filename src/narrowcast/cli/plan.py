@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from narrowcast.cli.terminal import console, plain_errors
+from narrowcast.errors import ConfigError
 
 
 def plan(
     params: Annotated[str, typer.Option(help="D: parameters of the model, e.g. 124M")],
-    dim: Annotated[str, typer.Option(help="d: numbers in an upload, e.g. 65536")],
     epochs: Annotated[int, typer.Option(help="epochs of training")],
+    dim: Annotated[str, typer.Option(help="d: numbers in an upload, e.g. 65536")] = "",
+    budget: Annotated[
+        str,
+        typer.Option(help="in place of d: bytes a client sends and is sent, 2MB say; which d and bits fit?"),
+    ] = "",
     subspaces: Annotated[int, typer.Option(help="K of the K-subspace methods")] = 8,
     participation: Annotated[
         float, typer.Option(help="chance that a client comes in an epoch; above 1: visits an epoch")
@@ -31,21 +36,26 @@ def plan(
     from narrowcast.bandwidth import planner, table
 
     with plain_errors():
-        count, D, d = (units.parse_count(text) for text in (clients, params, dim))
-        rows = planner.plan(
-            params=D,
-            dim=d,
-            epochs=epochs,
-            subspaces=subspaces,
-            participation=participation,
-            clients=count,
-            local_steps=local_steps,
-            up_bps=units.parse_rate(up),
-            down_bps=units.parse_rate(down),
-            uplink=uplink,
-            downlink=downlink,
-            up_bits=up_bits,
-            down_bits=down_bits,
-            names=(*planner.ROWS, *([planner.NARROW] if (uplink, downlink) == ("f32", "f32") else [])),
-        )
+        if bool(dim) == bool(budget):
+            raise ConfigError("say --dim, or --budget to be told the largest that fits")
+        count, D = (units.parse_count(text) for text in (clients, params))
+        asked: dict[str, Any] = {
+            "participation": participation,
+            "clients": count,
+            "local_steps": local_steps,
+            "up_bps": units.parse_rate(up),
+            "down_bps": units.parse_rate(down),
+            "uplink": uplink,
+            "downlink": downlink,
+            "up_bits": up_bits,
+            "down_bits": down_bits,
+        }
+        if budget:
+            found = planner.fitting(units.parse_bytes(budget), D, epochs, subspaces, **asked)
+            console.print(table.fitting(found, D, epochs, budget))
+            return
+        d = units.parse_count(dim)
+        plain = (uplink, downlink) == ("f32", "f32")
+        names = (*planner.ROWS, *([planner.NARROW] if plain else []))
+        rows = planner.plan(D, d, epochs, subspaces, names=names, **asked)
         console.print(table.terminal(rows, D, d, epochs, count))

@@ -66,7 +66,7 @@ NARROW = Entry(
         source="ours, on dithered quantisation (Roberts 1962) and entropy coding (Duda 2013)",
         text="""
 `time-varying` with few bits a number both ways, which `--up-bits` and `--down-bits` change and give to every
-method of the family; see "Narrow numbers" below.
+method of the family: "Narrow numbers" in docs/methods.md has the mathematics.
 """,
     ),
     fixes={"subspaces": 1, "uplink": "f32", "downlink": "f32"},

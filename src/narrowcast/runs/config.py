@@ -81,10 +81,11 @@ class RunConfig(BaseModel):
     uplink: str = Field("f32", description="numbers of an upload: " + ", ".join(FORMATS))
     downlink: str = Field("f32", description="numbers of a download")
     up_bits: Bits | None = Field(
-        None, description="bits of a number up, 0.25 to 16, dithered and entropy-coded (default: 32, as f32)"
+        None,
+        description="bits of a number up, 0.25 to 16, dithered and coded (default: 32, as f32; narrow: 1)",
     )
     down_bits: Bits | None = Field(
-        None, description="bits of a number down, 0.25 to 16, points of a lattice (default: 32, as f32)"
+        None, description="bits of a number down, 0.25 to 16, points of a lattice (default: 32; narrow: 2)"
     )
 
     k: Positive | None = Field(
