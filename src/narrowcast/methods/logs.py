@@ -45,7 +45,7 @@ class Log:
         return self.blocks[max(0, len(self.blocks) - count) :]
 
     def followed_by(self, block: Block, version: int, D: int) -> Log:
-        """The present stage of a model of D parameters ends with this Sigma, the next begins at this version."""
+        """The present stage of a model of D parameters ends with this Sigma; the next begins here."""
         blocks, after = (*self.blocks, block), 0
         for i in reversed(range(len(blocks))):
             if after > 4 * D + SLACK:
