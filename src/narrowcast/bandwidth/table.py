@@ -38,7 +38,7 @@ def fitting(found: list[Fitting], D: int, epochs: int, budget: str) -> Table:
     if not found:
         raise ValueError(f"not even d = 1 fits {budget} a client in {epochs} epochs")
     head = ["method", "d", "bits up/down", "up", "down", "dims"]
-    caption = f"The largest d at which a client's bytes, up and down over {epochs} epochs, fit {budget}; D = {D:,}."
+    fits = f"The largest d at which a client's bytes over {epochs} epochs, up and down,"
     rows = [
         [
             fit.row.method,
@@ -50,4 +50,4 @@ def fitting(found: list[Fitting], D: int, epochs: int, budget: str) -> Table:
         ]
         for fit in found
     ]
-    return plain_table(head, rows, caption)
+    return plain_table(head, rows, f"{fits} fit {budget}. D = {D:,}.")
