@@ -95,8 +95,23 @@ def test_an_impossible_version_lacks_everything() -> None:
     assert log.lacking(38, 39) == 1
 
 
-def test_more_numbers_down_than_the_model_has_are_refused() -> None:
-    with pytest.raises(ValueError, match="16 subspaces of 20 numbers take more to send than the model's 300"):
-        made("k-subspace", dim=DIM, subspaces=16).server(torch.zeros(D), LAYOUT)
-    made("k-subspace", dim=DIM, subspaces=15).server(torch.zeros(D), LAYOUT)
+@pytest.mark.parametrize("name", ["k-subspace", "k-subspace-time-varying"])
+def test_where_all_sigmas_are_larger_than_the_model_it_is_sent_itself(name) -> None:
+    method, theta0 = made(name, dim=DIM, subspaces=16, key=3), torch.linspace(-1, 1, D)
+    servers = trained(method, 8, theta0)
+    model = method.newcomer(theta0, LAYOUT)
+    for server in (servers[0], servers[3], servers[8]):
+        for have in (None, model.version):
+            down = method.download(server, have)
+            assert (down.kind, [len(b.data) for b in down.blocks]) == (DENSE, [4 * D])
+        model, theta = method.reconcile(model, down, server.version)
+        assert torch.equal(theta, method.theta(server))
+        assert model.stage == server.stage
+    fits = made(name, dim=DIM, subspaces=15, key=3)
+    assert fits.download(fits.server(theta0, LAYOUT), None).kind != DENSE
+
+
+def test_with_bits_too_more_than_the_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="64 subspaces of 20 numbers with 16 bits take more than"):
+        made("k-subspace", dim=DIM, subspaces=64, down_bits=16.0).server(torch.zeros(D), LAYOUT)
     made("k-subspace", dim=DIM, subspaces=64, down_bits=2.0).server(torch.zeros(D), LAYOUT)

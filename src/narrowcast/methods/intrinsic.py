@@ -135,14 +135,18 @@ class Intrinsic(Method[IntrinsicServer]):
             raise ValueError(
                 f"dim {self.dim} exceeds the model's {theta0.numel()} parameters: choose a smaller --dim"
             )
-        if self.down.size(self.subspaces * self.dim) > 4 * theta0.numel():
+        if self.down_bits != PLAIN_BITS and self._model_is_smaller(theta0.numel()):
             raise ValueError(
-                f"{self.subspaces} subspaces of {self.dim} numbers take more to send than the model's "
-                f"{theta0.numel()} parameters: choose a smaller --dim or --subspaces, or uncompressed"
+                f"{self.subspaces} subspaces of {self.dim} numbers with {self.down_bits:g} bits take more "
+                f"than the model of {theta0.numel()} parameters: choose a smaller --dim or --subspaces"
             )
         zero = torch.zeros(self.subspaces, self.dim)
         trail = self.down.start(zero.numel())
         return IntrinsicServer(0, theta0, zero, zero, Log(), 0, self.optimiser.init(zero), trail)
+
+    def _model_is_smaller(self, D: int) -> bool:
+        """Than K Sigmas: then everybody is sent that, and needs neither base nor log."""
+        return self.down.size(self.subspaces * self.dim) > 4 * D
 
     def theta(self, server: IntrinsicServer, out: Tensor | None = None) -> Tensor:
         return self._expand(server.base, server.stage, server.sigma, out)
@@ -159,12 +163,16 @@ class Intrinsic(Method[IntrinsicServer]):
         return Model(None, 0, theta0, layout, self.down.side(torch.zeros(self.subspaces * self.dim)))
 
     def lag(self, server: IntrinsicServer, have: int | None) -> tuple[int, int | None]:
-        """(stages that the client lacks, the version it is at, if that makes a difference)."""
+        """(stages that the client lacks, the version it is at), as far as they make a difference."""
+        if self._model_is_smaller(server.base.numel()):
+            return 0, None
         lag = server.log.lacking(have, server.version)
         known = server.trail is not None and have is not None and server.trail.find(have, server.stage - lag)
         return lag, have if known else None
 
     def download(self, server: IntrinsicServer, have: int | None) -> Payload:
+        if self._model_is_smaller(server.base.numel()):
+            return wire.payload([wire.block(self.theta(server))], kind=DENSE, stage=server.stage)
         lag, known = self.lag(server, have)
         kind, current = LOG, self.down.whole(server.trail, server.sigma)
         blocks = [*server.log.last(lag), current]
@@ -180,6 +188,10 @@ class Intrinsic(Method[IntrinsicServer]):
         self, model: Model, down: Payload, version: int, out: Tensor | None = None
     ) -> tuple[Model, Tensor]:
         stage, base, blocks = down.stage, model.base, down.blocks
+        if down.kind == DENSE and len(blocks) == 1 and self._model_is_smaller(base.numel()):
+            theta = blocks[0].numbers(base.numel())
+            theta = theta if out is None else out.copy_(theta)
+            return replace(model, version=version, stage=stage), theta
         kinds = (LOG,) if model.side is None else (LOG, CHANGE)
         if down.kind == DENSE and len(blocks) == 2:
             base, blocks = blocks[0].numbers(base.numel()), blocks[1:]
