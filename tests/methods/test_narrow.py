@@ -31,7 +31,7 @@ class Diary:
     def note(self):
         server = self.world.server
         points = server.trail.now
-        self.log += list(server.log[len(self.log) :])
+        self.log += server.log.last(server.stage - len(self.log))
         self.at[server.version] = (server.stage, points.step, points.numbers.astype(np.int64))
         values = torch.from_numpy((points.numbers * np.float64(points.step)).astype(np.float32))
         assert torch.equal(values.view_as(server.sigma), server.sigma)

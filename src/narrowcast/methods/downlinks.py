@@ -24,6 +24,7 @@ from narrowcast.errors import Diverged
 from narrowcast.methods.base import finite
 from narrowcast.methods.steps import Pace
 from narrowcast.numerics.kernels import rans
+from narrowcast.wire import formats
 from narrowcast.wire import messages as wire
 from narrowcast.wire.codes import lattice
 from narrowcast.wire.codes.lattice import OVERHEAD, Points
@@ -87,6 +88,10 @@ class Downlink(ABC):
     """`count` numbers of Sigma down."""
 
     @abstractmethod
+    def size(self, count: int) -> float:
+        """Bytes of a whole version, about."""
+
+    @abstractmethod
     def start(self, count: int) -> Trail | None:
         """Before the first round: Sigma is zero."""
 
@@ -127,6 +132,9 @@ class Downlink(ABC):
 class AsNumbers(Downlink):
     format: str
 
+    def size(self, count: int) -> float:
+        return formats.by_name(self.format).size(count)
+
     def start(self, count: int) -> Trail | None:
         return None
 
@@ -150,6 +158,9 @@ class OnLattice(Downlink):
     """w = s rint(Sigma / s), and k' - rint(w / s') from one version to another."""
 
     bits: float
+
+    def size(self, count: int) -> float:
+        return self.bits * count / 8
 
     def start(self, count: int) -> Trail:
         zero = Points(1.0, np.zeros(count, np.int8))

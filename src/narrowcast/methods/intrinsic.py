@@ -14,7 +14,6 @@ from what it had.
 
 from __future__ import annotations
 
-import bisect
 import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -40,6 +39,7 @@ from narrowcast.methods.base import (
     only_block,
 )  # fmt: skip
 from narrowcast.methods.downlinks import AsNumbers, Downlink, OnLattice, Trail
+from narrowcast.methods.logs import Log
 from narrowcast.methods.optimisers import SGD, Optimiser, State
 from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
@@ -63,15 +63,14 @@ class IntrinsicServer(Server):
     base: Tensor  # (D,) base_e
     exact: Tensor  # (K, d) Sigma_e as the optimiser has it
     sigma: Tensor  # (K, d) Sigma_e as it is sent: the model
-    log: tuple[Block, ...]  # Sigma of every finished stage, as it is sent
-    starts: tuple[int, ...]  # the version at which each stage began; the last is the current one
+    log: Log  # of finished stages
     epoch: int  # the epoch in which the current stage began
     optimiser: State
     trail: Trail | None = None  # what the downlink has published
 
     @property
     def stage(self) -> int:
-        return len(self.log)
+        return self.log.stage
 
 
 @dataclass(frozen=True)
@@ -136,9 +135,18 @@ class Intrinsic(Method[IntrinsicServer]):
             raise ValueError(
                 f"dim {self.dim} exceeds the model's {theta0.numel()} parameters: choose a smaller --dim"
             )
+        if self.down_bits != PLAIN_BITS and self._model_is_smaller(theta0.numel()):
+            raise ValueError(
+                f"{self.subspaces} subspaces of {self.dim} numbers with {self.down_bits:g} bits take more "
+                f"than the model of {theta0.numel()} parameters: choose a smaller --dim or --subspaces"
+            )
         zero = torch.zeros(self.subspaces, self.dim)
         trail = self.down.start(zero.numel())
-        return IntrinsicServer(0, theta0, zero, zero, (), (0,), 0, self.optimiser.init(zero), trail)
+        return IntrinsicServer(0, theta0, zero, zero, Log(), 0, self.optimiser.init(zero), trail)
+
+    def _model_is_smaller(self, D: int) -> bool:
+        """Than K Sigmas: then everybody is sent that, and needs neither base nor log."""
+        return self.down.size(self.subspaces * self.dim) > 4 * D
 
     def theta(self, server: IntrinsicServer, out: Tensor | None = None) -> Tensor:
         return self._expand(server.base, server.stage, server.sigma, out)
@@ -154,27 +162,25 @@ class Intrinsic(Method[IntrinsicServer]):
     def newcomer(self, theta0: Tensor, layout: Layout | None = None) -> Model:
         return Model(None, 0, theta0, layout, self.down.side(torch.zeros(self.subspaces * self.dim)))
 
-    def lacking(self, server: IntrinsicServer, have: int | None) -> int:
-        """How many finished stages the client lacks; whoever claims an impossible version lacks them all."""
-        if have is None or not 0 <= have <= server.version:
-            return server.stage
-        return server.stage + 1 - bisect.bisect_right(server.starts, have)
-
     def lag(self, server: IntrinsicServer, have: int | None) -> tuple[int, int | None]:
-        """(stages that the client lacks, the version it is at, if that makes a difference)."""
-        lag = self.lacking(server, have)
+        """(stages that the client lacks, the version it is at), as far as they make a difference."""
+        if self._model_is_smaller(server.base.numel()):
+            return 0, None
+        lag = server.log.lacking(have, server.version)
         known = server.trail is not None and have is not None and server.trail.find(have, server.stage - lag)
         return lag, have if known else None
 
     def download(self, server: IntrinsicServer, have: int | None) -> Payload:
+        if self._model_is_smaller(server.base.numel()):
+            return wire.payload([wire.block(self.theta(server))], kind=DENSE, stage=server.stage)
         lag, known = self.lag(server, have)
         kind, current = LOG, self.down.whole(server.trail, server.sigma)
-        blocks = [*server.log[server.stage - lag :], current]
+        blocks = [*server.log.last(lag), current]
         change = self.down.change(server.trail, known, server.stage - lag)
         if change is not None and len(change.data) < len(blocks[0].data):
             kind, blocks = CHANGE, [change, *blocks[1:]]
         dense = wire.blocks_size([4 * server.base.numel(), len(current.data)])
-        if wire.blocks_size([len(b.data) for b in blocks]) > dense:
+        if lag > len(server.log.blocks) or wire.blocks_size([len(b.data) for b in blocks]) > dense:
             kind, blocks = DENSE, [wire.block(server.base), current]
         return wire.payload(blocks, kind=kind, stage=server.stage)
 
@@ -182,6 +188,10 @@ class Intrinsic(Method[IntrinsicServer]):
         self, model: Model, down: Payload, version: int, out: Tensor | None = None
     ) -> tuple[Model, Tensor]:
         stage, base, blocks = down.stage, model.base, down.blocks
+        if down.kind == DENSE and len(blocks) == 1 and self._model_is_smaller(base.numel()):
+            theta = blocks[0].numbers(base.numel())
+            theta = theta if out is None else out.copy_(theta)
+            return replace(model, version=version, stage=stage), theta
         kinds = (LOG,) if model.side is None else (LOG, CHANGE)
         if down.kind == DENSE and len(blocks) == 2:
             base, blocks = blocks[0].numbers(base.numel()), blocks[1:]
@@ -244,7 +254,7 @@ class Intrinsic(Method[IntrinsicServer]):
     def _due(self, server: IntrinsicServer, round: RoundInfo) -> bool:
         if self.refresh == "epoch":  # the second half catches up after an empty last round
             return round.epoch_end or round.epoch > server.epoch
-        return 0 < int(self.refresh) <= server.version - server.starts[-1]
+        return 0 < int(self.refresh) <= server.version - server.log.starts[-1]
 
     def _fold(self, server: IntrinsicServer, round: RoundInfo) -> IntrinsicServer:
         """Finish a stage: base takes A Sigma in, the log takes Sigma, new coordinates start at zero."""
@@ -257,8 +267,9 @@ class Intrinsic(Method[IntrinsicServer]):
             base=self.theta(server),
             exact=zero,
             sigma=zero,
-            log=(*server.log, self.down.whole(server.trail, server.sigma)),
-            starts=(*server.starts, server.version),
+            log=server.log.followed_by(
+                self.down.whole(server.trail, server.sigma), server.version, server.base.numel()
+            ),
             epoch=round.epoch + round.epoch_end,
             optimiser=state,
             trail=self.down.restart(server.trail, server.version, server.stage + 1),
@@ -272,21 +283,21 @@ class Intrinsic(Method[IntrinsicServer]):
         return torch.stack(new) * (self.dim / D)
 
     def state(self, server: IntrinsicServer) -> dict[str, Any]:
-        """Everything but base, which the log gives back: the log is the model."""
+        """Base goes with it only where the log does not give it back; else the log is the model."""
         return {
+            **({"base": server.base} if server.log.folded else {}),
             "version": server.version,
             "exact": server.exact,
             "sigma": server.sigma,
-            **logs.to_state(server.log),
+            **server.log.state(),
             "trail": self.down.state(server.trail),
-            "starts": list(server.starts),
             "epoch": server.epoch,
             "optimiser": server.optimiser,
         }
 
     def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> IntrinsicServer:
-        base, log = theta0, logs.from_state(state)
-        for e, final in enumerate(log):
+        base, log = state.get("base", theta0), logs.restored(state)
+        for e, final in enumerate(() if log.folded else log.blocks):
             base = self._expand(base, e, self._sigma(final))
         return IntrinsicServer(
             version=state["version"],
@@ -294,7 +305,6 @@ class Intrinsic(Method[IntrinsicServer]):
             exact=state["exact"],
             sigma=state["sigma"],
             log=log,
-            starts=tuple(state["starts"]),
             epoch=state["epoch"],
             optimiser=state["optimiser"],
             trail=self.down.restore(state.get("trail", {})),

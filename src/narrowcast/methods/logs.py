@@ -1,7 +1,13 @@
-"""Blocks of finished stages as a checkpoint holds them: one tensor of bytes, however many there are."""
+"""The log of finished stages: their Sigmas as they are sent, as many as anybody may still be sent.
+
+A client that lacks more than the model's size of them is sent base instead, so the oldest are let go once
+those after them are larger than base: after any number of stages the log takes no more than the model.
+"""
 
 from __future__ import annotations
 
+import bisect
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,19 +15,65 @@ import torch
 from narrowcast.wire import messages as wire
 from narrowcast.wire.messages import Block
 
-
-def to_state(log: tuple[Block, ...]) -> dict[str, Any]:
-    data = b"".join(block.data for block in log)
-    held = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-    return {"log": held, "blocks": [(block.format, len(block.data)) for block in log]}
+SLACK = 64  # bytes: more than what is around the blocks of a message
 
 
-def from_state(state: dict[str, Any]) -> tuple[Block, ...]:
-    """The blocks of a state; one of the first version has the numbers themselves."""
+@dataclass(frozen=True)
+class Log:
+    blocks: tuple[Block, ...] = ()  # Sigma of each finished stage, but for the first `folded`
+    starts: tuple[int, ...] = (
+        0,
+    )  # the version at which each of these began; the last is the present stage's
+    folded: int = 0  # stages that base alone has
+
+    @property
+    def stage(self) -> int:
+        """The present one."""
+        return self.folded + len(self.blocks)
+
+    def lacking(self, have: int | None, version: int) -> int:
+        """How many finished stages a client lacks; whoever claims an impossible version lacks them all.
+
+        More than there are blocks means that they do not lead to the present: it needs base.
+        """
+        if have is None or not 0 <= have <= version:
+            return len(self.blocks) + (self.folded > 0)
+        return len(self.starts) - bisect.bisect_right(self.starts, have)
+
+    def last(self, count: int) -> tuple[Block, ...]:
+        """The blocks of the last stages."""
+        return self.blocks[max(0, len(self.blocks) - count) :]
+
+    def followed_by(self, block: Block, version: int, D: int) -> Log:
+        """The present stage of a model of D parameters ends with this Sigma; the next begins here."""
+        blocks, after = (*self.blocks, block), 0
+        for i in reversed(range(len(blocks))):
+            if after > 4 * D + SLACK:
+                blocks = blocks[i + 1 :]
+                break
+            after += len(blocks[i].data)
+        starts = (*self.starts, version)[-len(blocks) - 1 :]
+        return Log(blocks, starts, self.stage + 1 - len(blocks))
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: all bytes in one tensor."""
+        data = b"".join(block.data for block in self.blocks)
+        held = (
+            torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            if data
+            else torch.empty(0, dtype=torch.uint8)
+        )
+        blocks = [(block.format, len(block.data)) for block in self.blocks]
+        return {"log": held, "blocks": blocks, "starts": list(self.starts), "folded": self.folded}
+
+
+def restored(state: dict[str, Any]) -> Log:
+    """The log of a state; one of the first version has the numbers themselves."""
+    starts = tuple(state["starts"])
     if "blocks" not in state:
-        return tuple(wire.block(sigma) for sigma in state["log"])
-    data, blocks, at = state["log"].numpy().tobytes(), [], 0
+        return Log(tuple(wire.block(sigma) for sigma in state["log"]), starts)
+    data, blocks, at = state["log"].numpy().tobytes(), list[Block](), 0
     for format, size in state["blocks"]:
         blocks.append(Block(format, data[at : at + size]))
         at += size
-    return tuple(blocks)
+    return Log(tuple(blocks), starts, state.get("folded", 0))

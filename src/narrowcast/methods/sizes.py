@@ -49,7 +49,8 @@ def shape_of(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
         return Size((m + 1) * K * d, wire.HEADER + wire.equal_blocks_size(m + 1, stage))
 
     varies = made.refresh != 0
-    return Shape(up, down if varies else lambda m: now, min(D, d * K * (epochs if varies else 1)), 1)
+    sent = (lambda m: whole) if stage > base else down if varies else lambda m: now
+    return Shape(up, sent, min(D, d * K * (epochs if varies else 1)), 1)
 
 
 def base_is_smaller(D: int, lag: int, sigma: int) -> bool:
