@@ -32,15 +32,15 @@ from narrowcast.methods.base import (
     Model,
     Private,
     RoundInfo,
-    Server,
     Where,
     finite,
     mean,
     only_block,
 )  # fmt: skip
-from narrowcast.methods.downlinks import AsNumbers, Downlink, OnLattice, Trail
+from narrowcast.methods.downlinks import AsNumbers, Downlink, OnLattice
 from narrowcast.methods.logs import Log
-from narrowcast.methods.optimisers import SGD, Optimiser, State
+from narrowcast.methods.optimisers import SGD, Optimiser
+from narrowcast.methods.stages import IntrinsicServer
 from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.keyed import Key, Purpose
@@ -55,22 +55,6 @@ from narrowcast.wire.messages import Block, Payload, WireError
 MAX_SUBSPACES = 4096
 CHANGE = 2  # a kind of download: the log, whose first Sigma is a change from what the client has
 _subspace = lru_cache(maxsize=MAX_SUBSPACES)(subspace)  # they hold no numbers, only settings
-
-
-@dataclass(frozen=True)
-class IntrinsicServer(Server):
-    version: int
-    base: Tensor  # (D,) base_e
-    exact: Tensor  # (K, d) Sigma_e as the optimiser has it
-    sigma: Tensor  # (K, d) Sigma_e as it is sent: the model
-    log: Log  # of finished stages
-    epoch: int  # the epoch in which the current stage began
-    optimiser: State
-    trail: Trail | None = None  # what the downlink has published
-
-    @property
-    def stage(self) -> int:
-        return self.log.stage
 
 
 @dataclass(frozen=True)
