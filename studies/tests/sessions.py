@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from narrowcast.cli.app import app
 from narrowcast.errors import Interrupted
-from narrowcast.runs import RunConfig, attempts, run_folder, runner
+from narrowcast.runs import RunConfig, run_folder, runner
 
 STUDY = """
 task = "digits"
@@ -87,7 +87,7 @@ class Cut:
             Cut.rounds -= 1
             return Cut.rounds <= 0
 
-        if attempts.begun(folder):
+        if run_folder.is_run(folder):
             runner.resume(folder, until=enough)
         else:
             runner.start(config, folder, until=enough)

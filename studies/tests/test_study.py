@@ -180,7 +180,7 @@ def test_a_wrong_file_is_said_before_anything_runs(tmp_path: Path, old: str, new
 @pytest.mark.parametrize("name", ["mlp", "conv"])
 def test_the_committed_comparison_has_every_method(name: str) -> None:
     plan = study.parse(read_toml(EXPERIMENTS / f"baselines-{name}.toml")["small"], name)
-    assert {row.config.method for row in plan.rows} == set(METHODS)
+    assert {row.config.method for row in plan.rows} == set(METHODS) - {"narrow"}  # bytes.toml has it
     folders = {attempts.folder_of(plan.final(row, 1.0, 0)) for row in plan.rows}
     assert len(folders) == len(plan.rows)
 
