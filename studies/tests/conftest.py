@@ -9,7 +9,7 @@ import pytest
 from narrowcast.runs import RunConfig, attempts
 from narrowcast_studies import conducting, untrained
 from narrowcast_studies.reproduce import running
-from sessions import FILE, RESULTS, Cut, call
+from sessions import FILE, RESULTS, Cut, call, stand
 
 
 def give_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,19 +24,14 @@ def _nothing_to_give_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one experiment, as a reader of the paper stands in."""
-    (tmp_path / "studies/experiments").mkdir(parents=True)
-    (tmp_path / "studies/experiments/tiny.toml").write_text(FILE)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(stand(tmp_path, FILE))
     return tmp_path
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clone in which all was run at once."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "studies/experiments").mkdir(parents=True)
-    (folder / "studies/experiments/tiny.toml").write_text(FILE)
+    folder = stand(tmp_path_factory.mktemp("finished"), FILE)
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         give_nothing_back(patch)
         call("tiny")

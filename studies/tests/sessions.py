@@ -51,6 +51,13 @@ FILE = CLAIM + "[small]" + STUDY.replace("SCALE", "small")
 RESULTS = Path("studies/experiments/results/tiny")
 
 
+def stand(folder: Path, text: str) -> Path:
+    """A folder with one experiment, as a reader of the paper stands in."""
+    (folder / "studies/experiments").mkdir(parents=True)
+    (folder / "studies/experiments/tiny.toml").write_text(text)
+    return folder
+
+
 def call(*words: str) -> str:
     result = CliRunner().invoke(app, ["reproduce", *words])
     assert result.exit_code == 0, result.output

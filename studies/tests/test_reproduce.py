@@ -13,6 +13,7 @@ from narrowcast.cli.app import app
 from narrowcast.errors import ConfigError
 from narrowcast_studies.reproduce import experiment, table1
 from places import EXPERIMENTS, ROOT
+from sessions import stand
 from text_data import write_lines, write_sst2
 
 FILE = """
@@ -73,10 +74,7 @@ lr = 0.3
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one experiment, as a reader of the paper stands in."""
-    (tmp_path / "studies/experiments").mkdir(parents=True)
-    (tmp_path / "studies/experiments/tiny.toml").write_text(FILE)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(stand(tmp_path, FILE))
     return tmp_path
 
 

@@ -182,18 +182,6 @@ def test_a_slow_node_is_asked_once_in_the_time_that_a_round_has(monkeypatch: pyt
     assert asks == [1, 1, 1, 2]
 
 
-def test_two_nodes_cannot_be_the_same_client(caplog: pytest.LogCaptureFixture) -> None:
-    run, grid = whole(settings(cohort=12))
-    run.step()
-    grid.listed |= {555}
-    grid.contexts[555] = grid._context(0)
-    for _ in range(3):
-        assert run.step().clients == 12
-    assert run.fleet.host[0] == 100
-    said = [r.getMessage() for r in caplog.records if "claims client 0" in r.getMessage()]
-    assert len(said) <= 1
-
-
 def _other_run(answer: Answer) -> Answer:
     return edited(answer, run=b"anot")
 

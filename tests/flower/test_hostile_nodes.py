@@ -86,7 +86,7 @@ def test_who_is_left_out_is_not_asked_again_at_once() -> None:
     assert sum(m.metadata.dst_node_id == 105 for m in grid.sent) == 1
 
 
-def test_a_claim_to_anothers_client_waits_until_that_node_has_left() -> None:
+def test_a_claim_to_anothers_client_waits_until_that_node_has_left(caplog: pytest.LogCaptureFixture) -> None:
     run, grid = whole(settings(cohort=12))
     run.step()
     grid.listed |= {555}
@@ -95,6 +95,7 @@ def test_a_claim_to_anothers_client_waits_until_that_node_has_left() -> None:
         assert run.step().clients == 12
     assert run.fleet.host[0] == 100
     assert sum(m.metadata.dst_node_id == 555 for m in grid.sent) == 1
+    assert sum("claims client 0" in r.getMessage() for r in caplog.records) == 1
     grid.listed -= {100}
     assert run.step().clients == 12
     assert run.fleet.host[0] == 555

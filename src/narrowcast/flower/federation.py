@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 
 from narrowcast.errors import ConfigError, Diverged
 from narrowcast.flower.fleet import Fleet, log
-from narrowcast.flower.messages import Answer, Have, Order, pack, unpack
+from narrowcast.flower.messages import Answer, Have, Order, pack, received
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.flower.uploads import OVERHEAD, Uploads
 from narrowcast.methods.base import Accumulator, Method, Server
@@ -36,7 +36,6 @@ from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.task import Task
 from narrowcast.rounds.training import Training, claim
 from narrowcast.wire import messages as wire
-from narrowcast.wire.messages import WireError
 
 FAILURES = 3  # roll-backs in a row that end a run
 
@@ -95,7 +94,7 @@ class Federation(Training):
             round,
             weights,
             self.task.layout.size,
-            self._dropper(record),
+            lambda why, clients, detail: self._drop(why, clients, record, detail),
         )
         downloads = Downloads(self.method, self.server, round, record)
         self._asked = Asked(work, set(work), downloads, uploads)
@@ -105,10 +104,10 @@ class Federation(Training):
         self, round: Round, record: RoundRecord, replies: Iterable[Message], end: float
     ) -> Accumulator:
         """The updates in the nodes' answers, and in those of a second try where a node lacked something."""
-        again = self._hear(round, record, replies)
+        again = self._hear(record, replies)
         if again and time.monotonic() < end:
             orders = [self._order(node, round, record) for node in again]
-            self._hear(round, record, self.fleet.exchange(orders, end))
+            self._hear(record, self.fleet.exchange(orders, end))
         for node in sorted(self._asked.waiting):
             self._drop("no answer", self._asked.work[node], record)
             self.fleet.forget(node)
@@ -140,7 +139,7 @@ class Federation(Training):
         future = have.version is not None and have.version > self.server.version
         return Have(have.theta0) if future or have.theta0 != self._digest0 else have
 
-    def _hear(self, round: Round, record: RoundRecord, replies: Iterable[Message]) -> list[int]:
+    def _hear(self, record: RoundRecord, replies: Iterable[Message]) -> list[int]:
         """Take the uploads; the nodes that lacked something, and are still waited for."""
         again, asked = list[int](), self._asked
         for reply in replies:
@@ -149,9 +148,7 @@ class Federation(Training):
                 continue
             clients = asked.work[node]
             try:
-                if reply.has_error():
-                    raise WireError(f"error {reply.error.code}: {reply.error.reason}"[:1000])
-                answer = unpack(reply.content, Answer, OVERHEAD + len(clients) * asked.uploads.bound)
+                answer = received(reply, Answer, OVERHEAD + len(clients) * asked.uploads.bound)
                 self.fleet.members[node].have = answer.have
                 if answer.lacks:
                     log.info("node %d is sent another download: %s", node, answer.lacks)
@@ -214,9 +211,6 @@ class Federation(Training):
         for member in self.fleet.members.values():  # versions are counted anew from here
             if member.have.version is not None and member.have.version > self.server.version:
                 member.have = Have(member.have.theta0)
-
-    def _dropper(self, record: RoundRecord) -> Any:
-        return lambda why, clients, detail: self._drop(why, clients, record, detail)
 
     def _drop(self, why: str, clients: list[int], record: RoundRecord, detail: str = "") -> None:
         record.dropped[why] = record.dropped.get(why, 0) + len(clients)

@@ -18,7 +18,7 @@ from pathlib import Path
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from narrowcast.flower.messages import Ask, Have, Here, pack, unpack
+from narrowcast.flower.messages import Ask, Have, Here, pack, received
 from narrowcast.flower.roster import Roster
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.texts import PrintableLog
@@ -123,9 +123,7 @@ class Fleet:
             if node is None:
                 continue
             try:
-                if reply.has_error():
-                    raise WireError(f"error {reply.error.code}: {reply.error.reason}"[:1000])
-                here = unpack(reply.content, Here, CLAIM_BYTES + CLIENT_BYTES * self.total)
+                here = received(reply, Here, CLAIM_BYTES + CLIENT_BYTES * self.total)
                 self._check(node, here)
             except Exception as error:  # whatever it is, it is this node's alone
                 log.warning("node %d is left out: %s", node, error)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Annotated, TypeVar
 
 import msgspec
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from msgspec import Meta
 
 from narrowcast.wire.messages import Bytes8, WireError
@@ -85,6 +85,13 @@ def pack(content: Ask | Here | Order | Answer) -> RecordDict:
             for i, start in enumerate(range(0, len(data), CHUNK))
         }
     )
+
+
+def received(reply: Message, kind: type[T], limit: int) -> T:
+    """The content of a node's reply; that the node has failed is a WireError too."""
+    if reply.has_error():
+        raise WireError(f"error {reply.error.code}: {reply.error.reason}"[:1000])
+    return unpack(reply.content, kind, limit)
 
 
 def unpack(records: RecordDict, kind: type[T], limit: int = 1 << 34) -> T:
