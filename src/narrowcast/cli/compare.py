@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +20,8 @@ def compare(
     seed: Annotated[int | None, typer.Option(help="of every run, over what the file says")] = None,
     force: Force = False,
 ) -> None:
-    """Run several configurations; print the table and draw the picture."""
+    """Run several configurations; print the table, draw the picture and write the page."""
+    from narrowcast.cli.page import write_page
     from narrowcast.cli.show import draw_runs, show_runs
     from narrowcast.runs import compare as comparing
     from narrowcast.runs.compiling import prepare_kernels
@@ -32,7 +35,16 @@ def compare(
         with going_on_with(lambda: again), RunProgress(console) as progress:
             runs = comparing.run_all(comparison, folder, progress, force)
         show_runs(runs)
-        try:
+        with _unless_missing("picture"):
             draw_runs(runs, folder / "frontier.png", comparison.title)
-        except Missing as missing:  # the runs are done: no reason to fail
-            console.print(f"no picture: {missing}", highlight=False, markup=False, soft_wrap=True)
+        with _unless_missing("page"):
+            write_page(runs, folder / "page.html", comparison.title)
+
+
+@contextmanager
+def _unless_missing(what: str) -> Iterator[None]:
+    """The runs are done: a package that is not installed is no reason to fail."""
+    try:
+        yield
+    except Missing as missing:
+        console.print(f"no {what}: {missing}", highlight=False, markup=False, soft_wrap=True)

@@ -23,6 +23,12 @@ def plan(
         float, typer.Option(help="chance that a client comes in an epoch; above 1: visits an epoch")
     ] = 1.0,
     clients: Annotated[str, typer.Option(help="number of clients, for the totals")] = "1",
+    cohort: Annotated[
+        int | None, typer.Option(help="clients a round [default: a tenth of them, at most 100]")
+    ] = None,
+    refresh: Annotated[
+        str, typer.Option(help='time-varying: a new A after every "epoch" or every N rounds')
+    ] = "epoch",
     local_steps: Annotated[int, typer.Option(help="local steps of fedavg")] = 5,
     up: Annotated[str, typer.Option(help="a client's upload speed")] = "1Mbps",
     down: Annotated[str, typer.Option(help="a client's download speed")] = "10Mbps",
@@ -42,6 +48,8 @@ def plan(
         asked: dict[str, Any] = {
             "participation": participation,
             "clients": count,
+            "cohort": cohort,
+            "refresh": refresh,
             "local_steps": local_steps,
             "up_bps": units.parse_rate(up),
             "down_bps": units.parse_rate(down),

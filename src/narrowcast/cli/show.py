@@ -20,10 +20,7 @@ def show(
     from narrowcast.runs import run_folder
 
     with plain_errors():
-        folders = []
-        for path in runs:
-            below = sorted(p.parent for p in path.glob(f"*/{run_folder.FACTS}"))
-            folders += [path] if run_folder.is_run(path) or not below else below
+        folders = run_folder.find(runs)
         show_runs(folders, markdown)
         if plot:
             draw_runs(folders, plot)

@@ -33,8 +33,8 @@ class Shape(NamedTuple):
     fewer: int  # visits than those of the uncompressed run, by this factor
 
 
-def shape_of(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
-    """What a method sends for a model of D parameters."""
+def shape_of(made: Method[Any], D: int, stages: int, local_steps: int) -> Shape:
+    """What a method sends for a model of D parameters; A is drawn so many times, where it varies."""
     whole = Size(D, _message([formats.by_name("f32").size(D)]))
     if not isinstance(made, Intrinsic):
         return Shape(whole, lambda m: whole, D, local_steps if made.local_steps > 1 else 1)
@@ -50,7 +50,7 @@ def shape_of(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
 
     varies = made.refresh != 0
     sent = (lambda m: whole) if stage > base else down if varies else lambda m: now
-    return Shape(up, sent, min(D, d * K * (epochs if varies else 1)), 1)
+    return Shape(up, sent, min(D, d * K * (stages if varies else 1)), 1)
 
 
 def base_is_smaller(D: int, lag: int, sigma: int) -> bool:

@@ -283,8 +283,9 @@ class RunConfig(BaseModel):
         """The plan for a task with so many clients."""
         from narrowcast.rounds import schedules
         from narrowcast.rounds.plan import Plan
+        from narrowcast.rounds.sampling import default_cohort
 
-        cohort = self.cohort or max(1, min(100, clients // 10))
+        cohort = self.cohort or default_cohort(clients)
         if cohort > clients:
             raise ConfigError(f"--cohort {cohort}: the task has only {clients} clients")
         per_epoch = -(-clients // cohort)

@@ -7,6 +7,7 @@ model.narrowcast the exported model, at the end     private/      what clients k
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -45,6 +46,15 @@ class Facts(msgspec.Struct, frozen=True):
 def is_run(folder: Path) -> bool:
     """Whether a run was begun here; one that was killed before the second of its first files was not."""
     return (folder / FACTS).is_file() and (folder / CONFIG).is_file()
+
+
+def find(paths: Iterable[Path]) -> list[Path]:
+    """The run folders among these, and those right below the others; a path without any stands for itself."""
+    found: list[Path] = []
+    for path in paths:
+        below = sorted(p.parent for p in path.glob(f"*/{FACTS}"))
+        found += [path] if is_run(path) or not below else below
+    return found
 
 
 def load_config(folder: Path) -> RunConfig:

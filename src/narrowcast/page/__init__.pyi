@@ -1,0 +1,2 @@
+from .document import write as write
+from .gathering import gather as gather

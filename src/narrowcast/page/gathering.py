@@ -1,0 +1,116 @@
+"""What the page shows of runs, read from their folders alone: plain data, ready to be JSON.
+
+Every word in it is a stranger's, and is made printable here; the document escapes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from narrowcast.page.thinning import thinned
+from narrowcast.rounds import records
+from narrowcast.rounds.records import RoundRecord
+from narrowcast.runs import attempts, run_folder
+from narrowcast.runs.config import RunConfig
+from narrowcast.runs.style import STYLE
+from narrowcast.runs.summary import Summary, compression, reference, summarise
+from narrowcast.runs.table import caption
+from narrowcast.runs.used import used
+from narrowcast.texts import printable
+
+LOSS = "training loss"
+MOST, FEWEST, ALL = 240, 80, 12_000  # points of a curve, and of all curves of a kind: more no screen can show
+UNKNOWN = ("#8c564b", "X")  # how a method of the past looks
+
+
+def gather(folders: Sequence[Path]) -> dict[str, Any]:
+    """The runs of these folders, and what their numbers are counted against."""
+    summaries = [summarise(folder) for folder in folders]
+    most = max(FEWEST, min(MOST, ALL // max(1, len(summaries))))
+    runs = [_run(run, summaries, most) for run in summaries]
+    return {"runs": runs, "caption": printable(caption(summaries)) if summaries else ""}
+
+
+def _run(run: Summary, among: list[Summary], most: int) -> dict[str, Any]:
+    facts, config = run.facts, run_folder.load_config(run.folder)
+    path = run.folder / run_folder.RECORDS
+    rows = records.read(path) if path.is_file() else []
+    ratio = compression(run, reference(run, among))
+    colour, marker = STYLE.get(facts.method, UNKNOWN)
+    return {
+        "id": printable(str(run.folder)),
+        "label": printable(facts.label),
+        "task": printable(facts.task),
+        "method": printable(facts.method),
+        "metric": printable(facts.metric),
+        "higher": facts.higher_is_better,
+        "parameters": facts.parameters,
+        "seed": facts.seed,
+        "rounds": facts.rounds,
+        "epochs": facts.rounds / facts.rounds_per_epoch,
+        "done": run.rounds,
+        "complete": run.complete,
+        "state": _state(run),
+        "value": run.metric,
+        "up": run.up,
+        "down": run.down,
+        "kinds": _kinds(rows),
+        "dropped": {printable(why): count for why, count in run.dropped.items()},
+        "seconds": run.seconds,
+        "network": None,
+        "compression": None if ratio is None else [ratio.up, ratio.down, ratio.total],
+        "settings": _settings(config),
+        "colour": colour,
+        "marker": marker,
+        "curves": _curves(rows, most),
+    }
+
+
+def _state(run: Summary) -> str:
+    """How far it is; one that is not finished may be going on."""
+    return attempts.outcome(run.folder) or ("begun" if run.rounds else "not begun")
+
+
+def _settings(config: RunConfig) -> dict[str, str]:
+    """What the run looks at, as text."""
+    values = config.model_dump(exclude_none=True, include=used(config) - {"name"})  # the label is above
+    return {name: printable(str(value)) for name, value in values.items()}
+
+
+def _kinds(rows: Iterable[RoundRecord]) -> dict[str, int]:
+    """The bytes down by what they were for; nothing is in two of them."""
+    first = sum(r.down_first for r in rows)
+    whole = sum(r.down_dense_again for r in rows)
+    catch_up = sum(r.down_catch_up for r in rows)
+    return {
+        "first": first,
+        "whole": whole,
+        "catch_up": catch_up,
+        "current": sum(r.down for r in rows) - first - whole - catch_up,
+    }
+
+
+def _curves(rows: list[RoundRecord], most: int) -> dict[str, dict[str, list[Any]]]:
+    """By name: the values, and against what they can be drawn, each as far as the round's end."""
+    axes: dict[str, list[Any]] = {
+        "round": [r.round + 1 for r in rows],
+        "bytes": list(accumulate(r.up + r.down for r in rows)),
+        "seconds": [_short(x) for x in accumulate(r.seconds for r in rows)],
+    }
+    names = dict.fromkeys(name for r in rows for name in r.metrics)
+    values: dict[str, list[float | None]] = {name: [r.metrics.get(name) for r in rows] for name in names}
+    curves = {}
+    for name, ys in {**values, LOSS: [r.loss for r in rows]}.items():
+        kept = thinned(ys, most)
+        if kept:
+            at = {axis: [xs[i] for i in kept] for axis, xs in axes.items()}
+            curves[printable(name)] = {**at, "y": [_short(ys[i]) for i in kept]}
+    return curves
+
+
+def _short(value: float | None) -> float:
+    """Six digits: as many as anybody reads off a picture."""
+    return float(f"{value:.6g}")
