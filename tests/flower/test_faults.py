@@ -185,7 +185,7 @@ def test_a_killed_superlink_goes_on_to_the_same_model(method: str, tmp_path: Pat
         fleet.run(folder)
         until(lambda: rounds(run) >= 3 and 3 in begun(notes, 1), "round 3")
         fleet.kill(fleet.superlink)
-        until(lambda: _is_free(run), "the end of the ServerApp, which has lost its SuperLink", 60)
+        until(lambda: _is_free(run), "the end of the ServerApp, which has lost its SuperLink")
         assert rounds(run) == 3
         fleet.superlink = fleet.start_superlink()
         done = finish(fleet, run, fleet.run(folder))
