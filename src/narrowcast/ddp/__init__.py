@@ -8,7 +8,8 @@ In step t every worker w replaces its gradient g_w by the same vector
     (d/D) A_{e,k} mean_w(A_{e,k}^T g_w),   e = t // refresh,   k = t mod K
 
 so an optimiser that adds multiples of it to theta trains theta = base_e + sum_k A_{e,k} Sigma_{e,k}, with the
-matrices of `methods.intrinsic`. `state.py` is the mathematics, `hook.py` what DDP's buckets need.
+matrices of `methods.intrinsic`. `state.py` is the mathematics, `sums.py` the mean in float32 or in few bits,
+`hook.py` what DDP's buckets need.
 """
 
 from narrowcast.ddp.hook import intrinsic_hook
