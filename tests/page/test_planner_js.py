@@ -11,6 +11,7 @@ import pytest
 import narrowcast.page
 from narrowcast.bandwidth.planner import NARROW, ROWS, plan
 from narrowcast.page.planning import constants
+from narrowcast.rounds.network import NETWORKS
 from narrowcast.units import format_bytes, format_count, format_seconds
 
 ASSETS = Path(narrowcast.page.__file__).parent / "assets"
@@ -25,6 +26,7 @@ SAME = (
     "seconds",
     "bytes_all_clients",
     "compression",
+    "training_seconds",
 )
 
 
@@ -65,6 +67,8 @@ def grid() -> list[dict]:
                 "down_bps": 3e7,
                 "up_bits": up,
                 "down_bits": down,
+                "network": [None, *NETWORKS][len(asked) % (len(NETWORKS) + 1)],
+                "examples": 3,
             }
         )
     return asked
@@ -79,7 +83,8 @@ def test_the_page_plans_as_the_command_does() -> None:
         {"asked": to_js, "constants": constants()},
     )
     for one, rows in zip(asked, found, strict=True):
-        for row, drawn in zip(plan(**one, names=(*ROWS, NARROW)), rows, strict=True):
+        network = NETWORKS.get(one["network"])
+        for row, drawn in zip(plan(**{**one, "network": network}, names=(*ROWS, NARROW)), rows, strict=True):
             assert drawn["method"] == row.method
             for name in SAME:
                 assert drawn[name] == pytest.approx(getattr(row, name), rel=1e-9), (one, row.method, name)

@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from narrowcast.bandwidth.hours import FLOPS, training
 from narrowcast.bandwidth.visits import lags, stages
 from narrowcast.measure.candidates import largest
 from narrowcast.methods.sizes import shape_of
 from narrowcast.methods.table import METHODS
+from narrowcast.rounds.network import Network
 from narrowcast.rounds.sampling import default_cohort
 
 ROWS = ("uncompressed", "fedavg", "static", "time-varying", "k-subspace", "k-subspace-time-varying")
@@ -49,6 +51,7 @@ class PlanRow:
     seconds: float  # both, one after the other
     bytes_all_clients: float  # up and down
     dimensions: int  # of parameter space that training can reach: at most D
+    training_seconds: float | None = None  # of the whole training on a network, where one was asked for
 
 
 def plan(
@@ -69,6 +72,8 @@ def plan(
     names: Sequence[str] = ROWS,
     cohort: int | None = None,
     refresh: str | int = "epoch",
+    network: Network | None = None,
+    examples: int = 1,
 ) -> list[PlanRow]:
     """The rows, uncompressed first; expected values, exact (up to float64) for independent visits.
 
@@ -78,9 +83,11 @@ def plan(
     `local_steps` steps a visit and so needs that many times fewer visits for the same local work:
     p E / local_steps of them, which may be a fraction.
     Blocks of 4 GB and more, which no message can have, are counted as if it could. Bits are of the family
-    (None: what each of its methods has by default).
+    (None: what each of its methods has by default). With a `network`, a client computes on so many
+    `examples` a step, and every round lasts until the slowest of those who come is done.
     """
     _at_least_one(params=params, dim=dim, epochs=epochs, clients=clients, local_steps=local_steps)
+    _at_least_one(examples=examples)
     _positive(participation=participation, up_bps=up_bps, down_bps=down_bps)
     if dim > params:
         raise ValueError(f"dim {dim} exceeds the model's {params} parameters: choose a smaller dim")
@@ -120,6 +127,16 @@ def plan(
                 seconds=seconds_up + seconds_down,
                 bytes_all_clients=(up + down) * clients,
                 dimensions=shape.dimensions,
+                training_seconds=None
+                if network is None
+                else training(
+                    network,
+                    epochs * rounds / shape.fewer,
+                    cohort * min(1.0, participation),
+                    down / messages,
+                    shape.up.bytes,
+                    FLOPS * params * examples * shape.fewer,
+                ),
             )
         )
     return rows

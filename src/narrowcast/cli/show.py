@@ -43,9 +43,12 @@ def show_runs(folders: list[Path], markdown: bool = False) -> None:
 
 
 def draw_runs(folders: list[Path], to: Path, title: str | None = None) -> None:
-    """The picture of these runs."""
+    """The pictures of these runs: against bytes, and beside it against time, of those on a network."""
     from narrowcast.runs import frontier
     from narrowcast.runs.summary import summarise
 
-    frontier.draw([summarise(folder) for folder in folders], to, title)
-    console.print(f"picture: {to}", highlight=False, soft_wrap=True)
+    summaries = [summarise(folder) for folder in folders]
+    made = [frontier.draw(summaries, to, title)]
+    if any(run.timed for run in summaries):
+        made.append(frontier.draw(summaries, to.with_stem(f"{to.stem}-time"), title, time=True))
+    console.print(f"picture: {', '.join(map(str, made))}", highlight=False, soft_wrap=True)

@@ -60,12 +60,13 @@ def _run(run: Summary, among: list[Summary], most: int) -> dict[str, Any]:
         "kinds": _kinds(rows),
         "dropped": {printable(why): count for why, count in run.dropped.items()},
         "seconds": run.seconds,
-        "network": None,
+        "network": run.network_seconds,
+        "network_name": printable(facts.network),
         "compression": None if ratio is None else [ratio.up, ratio.down, ratio.total],
         "settings": _settings(config),
         "colour": colour,
         "marker": marker,
-        "curves": _curves(rows, most),
+        "curves": _curves(rows, most, bool(facts.network)),
     }
 
 
@@ -93,13 +94,15 @@ def _kinds(rows: Iterable[RoundRecord]) -> dict[str, int]:
     }
 
 
-def _curves(rows: list[RoundRecord], most: int) -> dict[str, dict[str, list[Any]]]:
+def _curves(rows: list[RoundRecord], most: int, network: bool) -> dict[str, dict[str, list[Any]]]:
     """By name: the values, and against what they can be drawn, each as far as the round's end."""
     axes: dict[str, list[Any]] = {
         "round": [r.round + 1 for r in rows],
         "bytes": list(accumulate(r.up + r.down for r in rows)),
         "seconds": [_short(x) for x in accumulate(r.seconds for r in rows)],
     }
+    if network:
+        axes["network"] = [_short(x) for x in accumulate(r.network_seconds for r in rows)]
     names = dict.fromkeys(name for r in rows for name in r.metrics)
     values: dict[str, list[float | None]] = {name: [r.metrics.get(name) for r in rows] for name in names}
     curves = {}

@@ -26,6 +26,7 @@ from narrowcast.methods.base import Accumulator, Method, capped
 from narrowcast.numerics.keyed import Key
 from narrowcast.numerics.process import own_settings
 from narrowcast.rounds import exchange
+from narrowcast.rounds.clock import LATE, Clock, Times
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.local import Group, Local, client_updates, summed_update
@@ -46,6 +47,7 @@ class Work:
     theta: Tensor  # (D,)
     local: Local
     augment: Key
+    times: Times
 
 
 class Simulation(Training):
@@ -55,6 +57,7 @@ class Simulation(Training):
         super().__init__(task, method, plan)
         self.have: IndexArray = np.full(len(task.clients), -1, np.int64)
         self.store = ClientStore() if store is None else store
+        self.clock = Clock(plan, task, self.theta0)
         self._client = method.newcomer(self.theta0, task.layout)
 
     def collect(self, round: Round, record: RoundRecord) -> Accumulator:
@@ -62,19 +65,26 @@ class Simulation(Training):
         answering = self.cohorts.answer(round.number, came)
         if len(answering) < len(came):
             record.dropped["no answer"] = len(came) - len(answering)
-        theta, reconciled = self._reconcile(self._download(came, round, record), round)
+        local, times = local_work(self.plan, self.method, record.rate), self.clock.begin()
+        times.missing = len(answering) < len(came)
+        lacking = self._download(came, round, record, local, times)
+        theta, reconciled = self._reconcile(lacking, round)
         acc = self.method.zero(self.server)
         if len(answering):
             clock = time.perf_counter()
-            acc = self._train(self._work(theta, round, record.rate), answering, acc, record)
+            acc = self._train(self._work(theta, round, local, times), answering, acc, record)
             record.client_seconds = reconciled + (time.perf_counter() - clock) / len(answering)
+        record.network_seconds = times.seconds
         return acc
 
-    def _download(self, came: IndexArray, round: Round, record: RoundRecord) -> bytes:
+    def _download(
+        self, came: IndexArray, round: Round, record: RoundRecord, local: Local, times: Times
+    ) -> bytes:
         """Count what each client is sent, and return what the shared model lacks."""
         downloads = Downloads(self.method, self.server, round, record)
-        for have in self.have[came].tolist():
-            downloads.send(None if have < 0 else have)
+        for client, have in zip(came.tolist(), self.have[came].tolist(), strict=True):
+            size = len(downloads.send(None if have < 0 else have))
+            times.downloaded(client, size, self.clock.examples(client, local))
         self.have[came] = self.server.version
         return downloads.message(self._client.version)
 
@@ -86,17 +96,17 @@ class Simulation(Training):
         )
         return theta, time.perf_counter() - clock
 
-    def _work(self, theta: Tensor, round: Round, rate: float) -> Work:
-        local = local_work(self.plan, self.method, rate)
+    def _work(self, theta: Tensor, round: Round, local: Local, times: Times) -> Work:
         if local.steps > 1 or local.probes:
             theta = theta.clone()  # local steps run in the memory of the task's model
-        return Work(round, theta, local, augment_key(self.plan, round.number))
+        return Work(round, theta, local, augment_key(self.plan, round.number), times)
 
     def _train(self, work: Work, clients: IndexArray, acc: Accumulator, record: RoundRecord) -> Accumulator:
         """Updates of all clients, compressed, sent and added up; bytes and loss go into the record."""
         group = list(zip(clients.tolist(), work.round.client_keys(clients), strict=True))
         method = self.method
         together = method.linear and not method.stateful and not method.probes and not self.plan.per_client
+        together = together and self.plan.deadline is None  # else who is late is known after compressing
         acc, losses, weight = (self._sum_by_route if together else self._one_by_one)(work, group, acc, record)
         record.loss = losses / weight if weight else None
         return acc
@@ -125,6 +135,8 @@ class Simulation(Training):
                 raise Diverged(
                     f"the gradient is not finite in round {work.round.number}: lower --lr"
                 ) from error
+            for client, _ in members:
+                work.times.uploaded(client, size)
             record.up += size * len(members)
             record.clients += len(members)
             losses += loss
@@ -144,6 +156,9 @@ class Simulation(Training):
                 private, data = exchange.send_up(
                     self.method, self.store.get(client), v, self._client, work.round, client, claim
                 )
+                if not work.times.uploaded(client, len(data)):
+                    record.dropped[LATE] = record.dropped.get(LATE, 0) + 1
+                    continue
                 record.up += len(data)
                 acc = exchange.receive_up(self.method, acc, data, work.round, client, seen, claim)
             except (WireError, FormatError):
@@ -155,7 +170,7 @@ class Simulation(Training):
             losses += loss * capped(claim)
             weight += capped(claim)
         record.lost = self.store.lost - lost
-        if group and not weight:
+        if group and not weight and LATE not in record.dropped:
             raise Diverged(f"every update of round {work.round.number} was refused: lower --lr")
         return acc, losses, weight
 

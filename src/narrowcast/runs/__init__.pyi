@@ -20,5 +20,7 @@ from .progress import RunProgress as RunProgress
 from .compiling import prepare_kernels as prepare_kernels
 from .threads import using_threads as using_threads
 from .frontier import bytes_axis as bytes_axis
+from .frontier import metric_axis as metric_axis
+from .labels import place_labels as place_labels
 from .style import FAMILY as FAMILY
 from .style import STYLE as STYLE

@@ -6,7 +6,6 @@ is unset takes the task's or the method's own default; the run folder records th
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,8 +24,9 @@ from pydantic import (
 from narrowcast import choices
 from narrowcast.errors import ConfigError
 from narrowcast.methods.table import METHODS, OPTIMISERS
+from narrowcast.runs.allowed import CHOICES
 from narrowcast.subspaces.table import KINDS
-from narrowcast.tasks.table import CUSTOM, TASKS
+from narrowcast.tasks.table import TASKS
 from narrowcast.wire.table import FORMATS
 
 if TYPE_CHECKING:  # neither torch nor numba is needed to read settings
@@ -35,21 +35,6 @@ if TYPE_CHECKING:  # neither torch nor numba is needed to read settings
     from narrowcast.rounds.plan import Plan
     from narrowcast.tasks.options import TaskOptions
 
-CHOICES: dict[str, Collection[str]] = {
-    "task": [*TASKS, CUSTOM],
-    "method": METHODS,
-    "subspace": KINDS,
-    "optimiser": OPTIMISERS,
-    "convention": choices.CONVENTIONS,
-    "uplink": FORMATS,
-    "downlink": choices.DOWNLINKS,
-    "sampling": choices.SAMPLING,
-    "weighting": choices.WEIGHTING,
-    "engine": choices.ENGINES,
-    "partition": choices.PARTITIONS,
-    "trainable": choices.TRAINABLE,
-    "precision": choices.PRECISIONS,
-}
 RENAMED = {"seeds": "directions"}  # what older configurations say
 Positive = Annotated[int, Field(ge=1, le=1 << 40)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -141,6 +126,12 @@ class RunConfig(BaseModel):
     per_client: bool = Field(
         False, description="compress every client's update by itself, the slow exact road"
     )
+    network: str | None = Field(
+        None, description="links of the simulated clients: 4g, dsl, lan, mixed, or a TOML file"
+    )
+    deadline: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="seconds on the network after which a round ends without those who are late"
+    )
     engine: str = Field(
         "here", description="where clients run: in this process, or as nodes of Flower's simulation engine"
     )
@@ -209,6 +200,13 @@ class RunConfig(BaseModel):
 
         schedules.knots(value, epochs=1.0)
         return value
+
+    @field_validator("network")
+    @classmethod
+    def _network(cls, value: str | None) -> str | None:
+        from narrowcast.rounds import network
+
+        return None if value is None else network.setting(value)
 
     @model_validator(mode="after")
     def _bits(self) -> RunConfig:
@@ -281,7 +279,7 @@ class RunConfig(BaseModel):
 
     def plan(self, clients: int, run: bytes = bytes(8)) -> Plan:
         """The plan for a task with so many clients."""
-        from narrowcast.rounds import schedules
+        from narrowcast.rounds import network, schedules
         from narrowcast.rounds.plan import Plan
         from narrowcast.rounds.sampling import default_cohort
 
@@ -294,6 +292,7 @@ class RunConfig(BaseModel):
             "cohort": cohort,
             "schedule": schedules.knots(self.schedule, epochs),
             "evaluate_every": per_epoch if self.evaluate_every is None else self.evaluate_every,
+            "network": None if self.network is None else network.find(self.network),
             "key": self.key,
             "run": run,
         }

@@ -40,6 +40,7 @@ class Facts(msgspec.Struct, frozen=True):
     narrowcast: str
     torch: str
     commit: str = ""  # of narrowcast's own source, where that is a clone
+    network: str = ""  # the name of the network whose seconds the records have
     salt: str = ""  # hex: what tells this run from others of equal settings
 
 

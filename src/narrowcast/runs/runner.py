@@ -161,6 +161,7 @@ def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver 
         narrowcast=__version__,
         torch=str(torch.__version__),
         commit=files.commit(),
+        network=run.plan.network.name if run.plan.network else "",
         salt=salt.hex(),
     )
     return _Run(run, facts, training)

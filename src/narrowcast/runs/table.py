@@ -16,20 +16,31 @@ HEAD = (
     "compression\nup/down/total",
     "rounds",
     "time",
+    "on {network}",
     "first contact",
     "dense",
 )
+NETWORK = HEAD.index("on {network}")  # a column of runs that have one
 WIDE = 110  # columns of a terminal that shows all of them
 
 
 def head(runs: list[Summary]) -> list[str]:
-    metrics = sorted({run.facts.metric for run in runs})
-    return [column.format(metric="/".join(metrics)) for column in HEAD]
+    metrics, networks = (
+        sorted({*names}) for names in zip(*((r.facts.metric, r.facts.network) for r in runs), strict=True)
+    )
+    network = "/".join(filter(None, networks))
+    titles = [column.format(metric="/".join(metrics), network=network) for column in HEAD]
+    return _shown(titles, runs)
 
 
 def rows(runs: list[Summary]) -> list[list[str]]:
     """The cells of the table, a list a run."""
-    return [_row(run, compression(run, reference(run, runs))) for run in runs]
+    return [_shown(_row(run, compression(run, reference(run, runs))), runs) for run in runs]
+
+
+def _shown(cells: list[str], runs: list[Summary]) -> list[str]:
+    """Without the time on a network, where no run has one."""
+    return cells if any(run.facts.network for run in runs) else cells[:NETWORK] + cells[NETWORK + 1 :]
 
 
 def _row(run: Summary, ratio: Compression | None) -> list[str]:
@@ -41,6 +52,7 @@ def _row(run: Summary, ratio: Compression | None) -> list[str]:
         "-" if ratio is None else times(ratio.up, ratio.down, ratio.total),
         f"{run.rounds}" if run.complete else f"{run.rounds}/{run.facts.rounds}",
         format_seconds(run.seconds),
+        "-" if run.network_seconds is None else format_seconds(run.network_seconds),
         format_bytes(run.down_first),
         format_bytes(run.down_dense),
     ]
@@ -65,8 +77,9 @@ def caption(runs: list[Summary]) -> str:
 
 def terminal(runs: list[Summary], width: int = WIDE) -> Table:
     """For a terminal of so many columns: a narrow one does without the parts of `down`."""
-    shown = len(HEAD) if width >= WIDE else len(HEAD) - 2
-    return plain_table(head(runs)[:shown], [row[:shown] for row in rows(runs)], caption(runs))
+    titles = head(runs)
+    shown = len(titles) if width >= WIDE else len(titles) - 2
+    return plain_table(titles[:shown], [row[:shown] for row in rows(runs)], caption(runs))
 
 
 def markdown(runs: list[Summary]) -> str:

@@ -58,6 +58,14 @@ const planner = (() => {
     return { up, down, fewer: 1 };
   }
 
+  /** Seconds of so many rounds on a network: see narrowcast.bandwidth.hours. */
+  function training(links, rounds, cohort, down, up, work) {
+    const times = links.down.map((_, i) => 2 * links.latency[i] + (8 * down) / links.down[i] + work / links.flops[i] + (8 * up) / links.up[i]);
+    const N = times.length, c = Math.max(1, cohort);
+    times.sort((a, b) => a - b);
+    return rounds * sum(times.map((t, i) => t * (((i + 1) / N) ** c - (i / N) ** c)));
+  }
+
   /** Rows as `plan` has them: bytes and seconds of one client over the training, and of all clients. */
   function plan(asked, c) {
     const rounds = Math.ceil(asked.clients / asked.cohort);
@@ -74,6 +82,9 @@ const planner = (() => {
         method: method.name, messages, bytes_up: up, bytes_down: down, seconds_up, seconds_down,
         seconds: seconds_up + seconds_down, bytes_all_clients: (up + down) * asked.clients,
         compression: 2 / (up / first.up + down / first.down),
+        training_seconds: asked.network ? training(c.networks[asked.network], (asked.epochs * rounds) / made.fewer,
+          asked.cohort * Math.min(1, asked.participation), down / messages, made.up,
+          c.flops * asked.params * asked.examples * made.fewer) : null,
       };
     });
   }

@@ -9,6 +9,7 @@ const sliders = (() => {
   });
   const whole = (scale) => ({ ...scale, of: (x) => Math.max(1, Math.round(scale.of(x))) });
   const bits = (x) => (BITS[x] === null ? "the method's own" : `${BITS[x]}`);
+  const NETWORKS = [null, ...Object.keys(state.page.planner.constants.networks)];
   const rounds = () => Math.ceil(read("clients") / cohort());
   const cohort = () => Math.min(read("cohort"), read("clients"));
   const SLIDERS = {
@@ -28,6 +29,11 @@ const sliders = (() => {
     participation: { label: "come, of those asked", min: 0.01, max: 1, step: 0.01, from: 1, of: Number, say: (x) => `${Math.round(x * 100)} %` },
     up_bps: { label: "a client's link up", ...power(10, 1e4, 1e10, 0.05, start.up_bps), say: units.rate },
     down_bps: { label: "a client's link down", ...power(10, 1e4, 1e10, 0.05, start.down_bps), say: units.rate },
+    network: {
+      label: "all links together", min: 0, max: NETWORKS.length - 1, step: 1, from: Math.max(0, NETWORKS.indexOf(start.network ?? "4g")),
+      of: (x) => NETWORKS[x], text: (x) => NETWORKS[x] ?? "not asked",
+    },
+    examples: { label: "examples a step", ...whole(power(10, 1, 1e4, 0.01, start.examples)), say: units.whole },
   };
   const input = (name) => document.getElementById(`plan-${name}`);
   const moved = new Set(); // until it is, a slider stands for what it began with, whatever its steps
@@ -45,18 +51,22 @@ const sliders = (() => {
       document.getElementById(`plan-${name}-said`).textContent = said;
       input(name).setAttribute("aria-valuetext", said);
     }
-    const rows = planner.plan(asked(), state.page.planner.constants);
+    const constants = state.page.planner.constants, values = asked(), network = values.network;
+    const rows = planner.plan(values, constants);
     charts.place("plan", table("One client over the whole training, and all of them together.",
-      ["method", "up", "down", "fewer bytes", "time up", "time down", "all clients"],
+      ["method", "up", "down", "fewer bytes", "time up", "time down", "all clients", ...(network ? [`training on ${network}`] : [])],
       rows.map((row) => [row.method, units.bytes(row.bytes_up), units.bytes(row.bytes_down), units.times(row.compression),
-        units.seconds(row.seconds_up), units.seconds(row.seconds_down), units.bytes(row.bytes_all_clients)])));
-    const turned = rows.slice().reverse(), seconds = turned.map((row) => row.seconds);
-    const made = charts.layout({ title: "time of one client's link, up and down", type: "log", ...charts.ticks(seconds, units.seconds) }, { title: "" }, 1);
+        units.seconds(row.seconds_up), units.seconds(row.seconds_down), units.bytes(row.bytes_all_clients),
+        ...(network ? [units.seconds(row.training_seconds)] : [])])));
+    const turned = rows.slice().reverse(), seconds = turned.map((row) => (network ? row.training_seconds : row.seconds));
+    document.getElementById("plan-source").textContent = network
+      ? `Training on ${network}: every round lasts until the slowest client of its cohort is done. ${constants.sources[network]}` : "";
+    const made = charts.layout({ title: network ? `time of the whole training on ${network}` : "time of one client's link, up and down", type: "log", ...charts.ticks(seconds, units.seconds) }, { title: "" }, 1);
     charts.draw("plan", [{
       type: "scatter", mode: "markers+text", x: seconds, y: turned.map((row) => row.method), text: seconds.map(units.seconds),
       textposition: "top center", cliponaxis: false, hovertemplate: "%{y}: %{text}<extra></extra>",
       marker: { size: 12, color: charts.style("--accent") }, textfont: { color: charts.style("--ink") },
-    }], { ...made, height: 90 + 44 * rows.length }, "Time of one client's link for every method. The table below has the numbers.");
+    }], { ...made, height: 90 + 44 * rows.length }, "Time for every method. The table below has the numbers.");
   }
 
   document.getElementById("sliders").append(...Object.entries(SLIDERS).map(([name, slider]) => element("div", { class: "slider" },

@@ -20,8 +20,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from narrowcast.plotting import plt
-from narrowcast.runs import FAMILY, STYLE
-from narrowcast_studies.reproduce import labels, plot
+from narrowcast.runs import FAMILY, STYLE, metric_axis, place_labels
+from narrowcast_studies.reproduce import plot
 from narrowcast_studies.reproduce.claims import Published
 from narrowcast_studies.reproduce.experiment import Experiment, Figure
 from narrowcast_studies.reproduce.table import lines, standard_error
@@ -60,7 +60,7 @@ def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: 
     titles = [title, "the paper's own"]
     for axes, heading in zip(stack, titles[:panels], strict=True):
         axes.set_title(heading)
-        axes.set_ylabel(run.metric)
+        metric_axis(axes, run.metric, run.higher_is_better)
         axes.grid(alpha=0.3)
     if figure.kind == "curves":
         _curves(stack[0], chosen)
@@ -102,7 +102,7 @@ def _panels(figure: Figure, panels: list[Axes], marks: Sequence[list[Mark]]) -> 
     if figure.kind == "frontier":  # once nothing moves any more
         for axes, points in zip(panels, marks, strict=True):
             bars = [(m.x, m.y - m.error, m.y + m.error) for m in points]
-            labels.place(axes, [(m.x, m.y, m.name, STYLE[m.method][0]) for m in points], bars)
+            place_labels(axes, [(m.x, m.y, m.name, STYLE[m.method][0]) for m in points], bars)
 
 
 def _compression(axes: Axes, marks: list[Mark]) -> None:

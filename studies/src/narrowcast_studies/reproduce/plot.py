@@ -6,8 +6,7 @@ import statistics
 from pathlib import Path
 
 from narrowcast.plotting import plt
-from narrowcast.runs import FAMILY, STYLE, bytes_axis
-from narrowcast_studies.reproduce import labels
+from narrowcast.runs import FAMILY, STYLE, bytes_axis, metric_axis, place_labels
 from narrowcast_studies.reproduce.table import Line
 
 REACH = 3.0  # how much further than the median from the best a row may lie
@@ -38,13 +37,13 @@ def draw(rows: list[Line], path: Path, title: str, metric: str, higher_is_better
             zorder=4 if loud else 3,
         )
     bytes_axis(axes)
-    axes.set_ylabel(metric)
+    metric_axis(axes, metric, higher_is_better)
     axes.set_title(title)
     axes.grid(alpha=0.3, which="major")
     axes.margins(x=0.12, y=0.08)
     marks = list(zip(rows, heights, strict=True))
     bars = [(r.up + r.down, h - r.error, h + r.error) for r, h in marks if h == r.mean]
-    labels.place(axes, [(r.up + r.down, h, _label(r, h), _ink(r)) for r, h in marks], bars)
+    place_labels(axes, [(r.up + r.down, h, _label(r, h), _ink(r)) for r, h in marks], bars)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
