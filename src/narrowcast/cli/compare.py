@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from narrowcast.cli.flags import Force
+from narrowcast.cli.flags import Force, Track
 from narrowcast.cli.terminal import console, going_on_with, plain_errors
 from narrowcast.extras import Missing
 
@@ -18,6 +18,7 @@ def compare(
     file: Annotated[Path, typer.Argument(help="a TOML file with a [[run]] table for each run")],
     out: Annotated[Path | None, typer.Option(help="folder of the comparison [default: runs/NAME]")] = None,
     seed: Annotated[int | None, typer.Option(help="of every run, over what the file says")] = None,
+    track: Track = "",
     force: Force = False,
 ) -> None:
     """Run several configurations; print the table, draw the picture and write the page."""
@@ -26,14 +27,15 @@ def compare(
     from narrowcast.runs import compare as comparing
     from narrowcast.runs.compiling import prepare_kernels
     from narrowcast.runs.progress import RunProgress
+    from narrowcast.runs.tracking import names_of
 
     with plain_errors():
         comparison = comparing.load(file, {} if seed is None else {"seed": seed})
-        folder = out or Path("runs") / file.stem
+        folder, trackers = out or Path("runs") / file.stem, names_of(track)
         prepare_kernels(console)
         again = f"narrowcast compare {file} --out {folder}" + ("" if seed is None else f" --seed {seed}")
         with going_on_with(lambda: again), RunProgress(console) as progress:
-            runs = comparing.run_all(comparison, folder, progress, force)
+            runs = comparing.run_all(comparison, folder, progress, force, trackers)
         show_runs(runs)
         with _unless_missing("picture"):
             draw_runs(runs, folder / "frontier.png", comparison.title)

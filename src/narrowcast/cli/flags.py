@@ -12,6 +12,10 @@ import typer
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.words import flag, off
 
+Track = Annotated[
+    str,
+    typer.Option(help="follow the run with trackers: tensorboard, mlflow, wandb (several: with commas)"),
+]
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 
 

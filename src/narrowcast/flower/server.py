@@ -18,6 +18,7 @@ from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.run_folder import Facts
 from narrowcast.runs.runner import Driver
+from narrowcast.runs.tracking import names_of, tracked
 from narrowcast.units import format_bytes
 
 
@@ -46,12 +47,12 @@ def driver(grid: Grid, fleet: FleetSettings) -> Driver:
 def begin_or_resume(config: RunConfig, fleet: FleetSettings, driver: Driver, task: Task | None) -> Path:
     """The folder of the finished run."""
     folder = Path(fleet.folder)
-    progress = _Progress()
-    if not run_folder.is_run(folder):
-        return runner.start(config, folder, progress, force=True, task=task, driver=driver)
-    attempts.agree(config, folder, "choose another narrowcast.folder, or remove it")
-    log.info("going on with the run in %s", folder)
-    return runner.resume(folder, progress, task=task, driver=driver)
+    with tracked(names_of(fleet.track), folder, _Progress()) as on_record:
+        if not run_folder.is_run(folder):
+            return runner.start(config, folder, on_record, force=True, task=task, driver=driver)
+        attempts.agree(config, folder, "choose another narrowcast.folder, or remove it")
+        log.info("going on with the run in %s", folder)
+        return runner.resume(folder, on_record, task=task, driver=driver)
 
 
 class _Progress:

@@ -26,18 +26,39 @@ MOST, FEWEST, ALL = 240, 80, 12_000  # points of a curve, and of all curves of a
 UNKNOWN = ("#8c564b", "X")  # how a method of the past looks
 
 
-def gather(folders: Sequence[Path]) -> dict[str, Any]:
-    """The runs of these folders, and what their numbers are counted against."""
-    summaries = [summarise(folder) for folder in folders]
-    most = max(FEWEST, min(MOST, ALL // max(1, len(summaries))))
-    runs = [_run(run, summaries, most) for run in summaries]
-    return {"runs": runs, "caption": printable(caption(summaries)) if summaries else ""}
+def gather(folders: Sequence[Path], tolerant: bool = False) -> dict[str, Any]:
+    """The runs of these folders, and what their numbers are counted against.
+
+    One that cannot be read is an error; with `tolerant` it is said, and the others are shown.
+    """
+    read: list[tuple[Summary, RunConfig, list[RoundRecord]]] = []
+    problems = []
+    for folder in folders:
+        try:
+            read.append(_read(folder))
+        except (OSError, ValueError) as error:
+            if not tolerant:
+                raise
+            problems.append(printable(f"{folder}: {error}"))
+    summaries = [summary for summary, _, _ in read]
+    most = max(FEWEST, min(MOST, ALL // max(1, len(read))))
+    return {
+        "runs": [_run(*one, summaries, most) for one in read],
+        "caption": printable(caption(summaries)) if read else "",
+        "problems": problems,
+    }
 
 
-def _run(run: Summary, among: list[Summary], most: int) -> dict[str, Any]:
-    facts, config = run.facts, run_folder.load_config(run.folder)
-    path = run.folder / run_folder.RECORDS
+def _read(folder: Path) -> tuple[Summary, RunConfig, list[RoundRecord]]:
+    path = folder / run_folder.RECORDS
     rows = records.read(path) if path.is_file() else []
+    return summarise(folder), run_folder.load_config(folder), rows
+
+
+def _run(
+    run: Summary, config: RunConfig, rows: list[RoundRecord], among: list[Summary], most: int
+) -> dict[str, Any]:
+    facts = run.facts
     ratio = compression(run, reference(run, among))
     colour, marker = STYLE.get(facts.method, UNKNOWN)
     return {

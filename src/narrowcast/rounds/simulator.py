@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,6 +199,20 @@ class Simulation(Training):
         self._client = self.method.newcomer(self.theta0, self.task.layout)
 
 
-def simulate(task: Task, method: Method[Any], plan: Plan) -> Iterator[RoundRecord]:
-    """Train: one record a round."""
-    return iter(Simulation(task, method, plan))
+def simulate(
+    task: Task,
+    method: Method[Any],
+    plan: Plan,
+    on_record: Callable[[RoundRecord], object] | None = None,
+) -> Iterator[RoundRecord]:
+    """Train: one record a round, which `on_record` is called with before it is yielded."""
+    return _told(Simulation(task, method, plan), on_record)
+
+
+def _told(
+    records: Iterable[RoundRecord], on_record: Callable[[RoundRecord], object] | None
+) -> Iterator[RoundRecord]:
+    for record in records:
+        if on_record is not None:
+            on_record(record)
+        yield record

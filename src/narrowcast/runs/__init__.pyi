@@ -10,6 +10,8 @@ from .prepared import prepare as prepare
 from .run_folder import Facts as Facts
 from .runner import OnRecord as OnRecord
 from .modelfile import load_model as load_model
+from .tracking import Trackers as Trackers
+from .tracking import tracked as tracked
 from .summary import Compression as Compression
 from .summary import Summary as Summary
 from .summary import summarise as summarise

@@ -6,6 +6,7 @@ Each run has its folder below the comparison's. A finished run is not repeated, 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
 from narrowcast.runs.runner import OnRecord
+from narrowcast.runs.tracking import tracked
 from narrowcast.runs.used import refuse_unused
 
 
@@ -49,14 +51,19 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
 
 
 def run_all(
-    comparison: Comparison, out: Path, on_record: OnRecord | None = None, force: bool = False
+    comparison: Comparison,
+    out: Path,
+    on_record: OnRecord | None = None,
+    force: bool = False,
+    track: Sequence[str] = (),
 ) -> list[Path]:
-    """Run what is missing, in order; the folders of all runs."""
+    """Run what is missing, in order, followed by these trackers; the folders of all runs."""
     for name, config in comparison.configs.items():
         folder = out / name
-        if not force and run_folder.is_run(folder):
-            attempts.agree(config, folder, "use --force, or another --out")
-            runner.resume(folder, on_record)
-        else:
-            runner.start(config, folder, on_record, force=True)
+        with tracked(track, folder, on_record) as called:
+            if not force and run_folder.is_run(folder):
+                attempts.agree(config, folder, "use --force, or another --out")
+                runner.resume(folder, called)
+            else:
+                runner.start(config, folder, called, force=True)
     return [out / name for name in comparison.configs]

@@ -19,7 +19,8 @@ from narrowcast.runs.reading import make_config, read_toml
 
 CONFIG, FACTS, RECORDS = "config.toml", "facts.json", "records.jsonl"
 CHECKPOINT, MODEL = "checkpoint.pt", "model.narrowcast"
-FILES = (CONFIG, FACTS, RECORDS, CHECKPOINT, MODEL)
+TRACK = "track.json"  # the trackers that follow the run, see `tracking`
+FILES = (CONFIG, FACTS, RECORDS, CHECKPOINT, MODEL, TRACK)
 PRIVATE = "private"  # a folder for what the clients keep, while the run is going on
 
 
