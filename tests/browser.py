@@ -9,10 +9,11 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -51,7 +52,7 @@ class Browser:
         page.send("Emulation.setDeviceMetricsOverride", **size)
         page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         page.send("Page.navigate", url=url)
-        page.until("document.documentElement.dataset.drawn")
+        page.until("document.documentElement?.dataset.drawn")
         return page
 
     def close(self) -> None:
@@ -71,10 +72,11 @@ class Page:
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
         self.number += 1
-        self.socket.send(json.dumps({"id": self.number, "method": method, "params": parameters}))
+        number = self.number
+        self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
             message = json.loads(self.socket.recv(timeout=PATIENCE))
-            if message.get("id") == self.number:
+            if message.get("id") == number:
                 assert "error" not in message, (method, message["error"])
                 return dict(message["result"])
             self._heard(message)
@@ -112,8 +114,8 @@ class Page:
         to.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
-        self.send("Page.close")
-        self.opened.close()
+        with self.opened, suppress(ConnectionClosed):
+            self.send("Page.close")
 
 
 def wait(condition: Callable[[], Any], what: str) -> Any:

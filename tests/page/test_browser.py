@@ -78,7 +78,7 @@ def draw_all(page: Page) -> None:
             "planner": "plan",
         }
         if section in chart:
-            page.until(f"document.querySelector('#{chart[section]} .main-svg')")
+            page.until(f"!!document.querySelector('#{chart[section]} .main-svg')")
 
 
 def test_everything_is_drawn_and_strangers_words_are_read_not_obeyed(look: Open) -> None:
@@ -87,8 +87,8 @@ def test_everything_is_drawn_and_strangers_words_are_read_not_obeyed(look: Open)
     assert legend(page, "frontier") == ["static", HOSTILE, "uncompressed"]  # two seeds are one entry
     assert traces(page, "frontier") == 2 * 3  # ways and ends
     assert traces(page, "curves") == 3
-    assert page("document.querySelectorAll('#kinds .bars .trace').length") == 5
-    assert page("document.querySelectorAll('#dropped .bars .trace').length") == 1
+    assert page("document.querySelectorAll('#kinds .barlayer .trace').length") == 5
+    assert page("document.querySelectorAll('#dropped .barlayer .trace').length") == 1
     assert page("document.querySelectorAll('img').length") == 0
     assert page("document.querySelector('#runs tbody tr:nth-child(2) label').textContent") == HOSTILE
     differing = page("[...document.querySelectorAll('#settings .differs th')].map((th) => th.textContent)")
@@ -104,7 +104,7 @@ def test_a_run_is_hidden_everywhere(look: Open) -> None:
     assert legend(page, "frontier") == [HOSTILE, "uncompressed"]
     assert traces(page, "curves") == 2
     assert page("document.querySelectorAll('#settings thead th').length") == 1 + 3
-    page("document.getElementById('filter').value = 'seed 2'")
+    page("document.getElementById('filter').value = 'time-varying'")
     page("document.getElementById('filter').dispatchEvent(new Event('input'))")
     assert page("document.querySelectorAll('#runs tbody tr').length") == 1
     page("document.getElementById('hide-found').click()")
@@ -114,11 +114,12 @@ def test_a_run_is_hidden_everywhere(look: Open) -> None:
 def test_curves_change_with_what_they_are_drawn_against(look: Open) -> None:
     page = look()
     draw_all(page)
+    page.scroll_to("how")
     for axis, title in (("bytes", "bytes, up and down, all clients"), ("seconds", "time on this machine")):
         page(f"document.querySelector('input[name=curves-x][value={axis}]').click()")
-        assert page("document.querySelector('#curves .xtitle').textContent") == title
+        page.until(f"document.querySelector('#curves .xtitle').textContent === {title!r}")
     page("document.querySelector('input[name=curves-y][value=\"training loss\"]').click()")
-    assert page("document.querySelector('#curves .ytitle').textContent") == "training loss, lower is better"
+    page.until("document.querySelector('#curves .ytitle').textContent === 'training loss, lower is better'")
 
 
 def test_a_slider_is_moved_by_key_and_plans_as_the_command_does(look: Open) -> None:
@@ -178,8 +179,8 @@ def test_live_follows_a_run_as_it_goes(look: Open, tmp_path: Path) -> None:
         page.until("document.querySelector('#runs').textContent.includes('25 of 40')")
         write_run(tmp_path / "other", 8, label="a new one")
         page.until("document.querySelector('#runs').textContent.includes('a new one')")
-        page.until("document.querySelector('#frontier .legendtext')")
+        page.until("!!document.querySelector('#frontier .legendtext')")
         assert "a new one" in legend(page, "frontier")
-        page("location.href = 'about:blank'")
+        page.send("Page.navigate", url="about:blank")
         server.shutdown()
         thread.join()

@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _from_here(self) -> bool:
         """Whether the request names this machine as the one it is for."""
-        port = self.server.server_address[1]
+        port = self.connection.getsockname()[1]
         here = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
         return self.headers.get_all("Host", []) in [[name] for name in here]
 

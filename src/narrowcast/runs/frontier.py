@@ -10,7 +10,6 @@ from narrowcast.runs.style import STYLE
 from narrowcast.runs.summary import Summary
 from narrowcast.units import format_bytes, format_count, format_seconds
 
-GRID = {"alpha": 0.3, "which": "major"}
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 MOMENTS = (
     1,
@@ -38,7 +37,7 @@ def draw(runs: list[Summary], path: Path, title: str | None = None, time: bool =
     metric_axis(axes, facts.metric, facts.higher_is_better)
     model = f"{facts.task}: {format_count(facts.parameters)} parameters, {facts.clients} clients"
     axes.set_title(title or model)
-    axes.grid(**GRID)
+    axes.grid(alpha=0.3, which="major")
     axes.margins(x=0.1, y=0.18)
     if ends:
         ways = [[(float(x), y) for x, y in (run.timed if time else run.curve)] for run in runs]

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class Trackers:
         values, step = self._values(record), record.round + 1
         for name, tracker in list(self._open.items()):
             if step > self.tracks.rounds[name]:
-                self._guarded(name, lambda tracker=tracker: tracker.log(values, step=step))
+                self._guarded(name, partial(tracker.log, values, step=step))
                 self.tracks.rounds[name] = step
         if time.monotonic() - self._saved > SAVED_EVERY:
             self._save()
@@ -97,7 +98,7 @@ class Trackers:
         """The end, or a stop; with the model's file where there is one."""
         for name, tracker in list(self._open.items()):
             if model is not None:
-                self._guarded(name, lambda name=name, tracker=tracker: _artefact(name, tracker, model))
+                self._guarded(name, partial(_artefact, name, tracker, model))
             self._guarded(name, tracker.finish)
         self._open.clear()
         self._save()
@@ -219,8 +220,9 @@ def _more(name: str, trackers: Trackers, known: str | None) -> dict[str, Any]:
 
 
 def _id(name: str, tracker: Any) -> str:
+    """What the tracker calls the run; "" where it cannot be asked to go on with it."""
     run = tracker.tracker
-    return {"mlflow": lambda: run.info.run_id, "wandb": lambda: run.id}.get(name, str)()
+    return str(run.info.run_id if name == "mlflow" else run.id if name == "wandb" else "")
 
 
 def _artefact(name: str, tracker: Any, model: Path) -> None:
