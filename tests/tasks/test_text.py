@@ -144,13 +144,13 @@ def test_something_must_stand_before_what_is_scored() -> None:
 
 
 def _bert(options: TaskOptions) -> Classifier:
-    module, tokens = models.classifier(options, "tiny", 2)
+    module, tokens, _ = models.classifier(options, "tiny", 2)
     texts = Ragged(tokens.classified(TEXTS, 64)), torch.tensor([0, 1, 1, 0])
     return Classifier(module, train=texts, test=texts, clients=[np.arange(4)], name="c", at_once=64)
 
 
 def test_a_class_that_the_model_does_not_have_is_told() -> None:
-    module, tokens = models.classifier(TaskOptions(0), "tiny", 2)
+    module, tokens, _ = models.classifier(TaskOptions(0), "tiny", 2)
     texts = tokens.classified(TEXTS, 64), [0, 1, 2, 0]
     with pytest.raises(ValueError, match="classes are 0 to 1 for this model, got 2"):
         Classifier(module, train=texts, test=texts, clients=[np.arange(4)])
@@ -293,7 +293,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_a_folder_gives_body_and_tokenizer_and_the_key_the_head(checkpoint: Path) -> None:
     def made(key: int) -> tuple[dict[str, torch.Tensor], Any]:
-        module, tokens = models.classifier(TaskOptions(key, model=str(checkpoint)), sst2.MODEL, 2)
+        module, tokens, _ = models.classifier(TaskOptions(key, model=str(checkpoint)), sst2.MODEL, 2)
         return module.state_dict(), tokens
 
     torch.manual_seed(1)
@@ -380,7 +380,7 @@ def test_a_packaged_model_is_looked_for_where_it_is_fetched_to(checkpoint: Path)
         models.locate("minilm")
     data_cache().mkdir(parents=True)
     checkpoint.rename(data_cache() / "minilm")
-    assert models.locate("minilm") == str(data_cache() / "minilm")
+    assert models.locate("minilm") == (str(data_cache() / "minilm"), "")
 
 
 @pytest.mark.parametrize("which", ["llama", "gpt2"])
@@ -745,7 +745,7 @@ def test_a_folder_is_for_models_of_transformers(tmp_path: Path) -> None:
 
 
 def test_a_sequence_longer_than_the_model_takes_is_said() -> None:
-    model, _ = models.classifier(TaskOptions(0), "tiny", 2)
+    model, *_ = models.classifier(TaskOptions(0), "tiny", 2)
     long = Ragged([[5] * 513]), torch.tensor([1])
     with pytest.raises(ValueError, match="a sequence has 513 tokens, the model takes 512"):
         Classifier(model, train=long, test=long, clients=[np.arange(1)])

@@ -20,6 +20,7 @@ from narrowcast.methods.table import METHODS
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.process import own_settings
 from narrowcast.runs.config import RENAMED
+from narrowcast.tasks.table import CUSTOM
 from narrowcast.wire import messages as wire
 from narrowcast.wire.earlier import Payload1, digest1
 from narrowcast.wire.messages import WireError
@@ -28,14 +29,18 @@ MAGIC, MAGIC1 = "narrowcast model 2", "narrowcast model 1"
 Settings = dict[str, int | float | str | bool | None]
 
 
-class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How theta0 is found again: pretrained weights by name and revision, else what the seed makes."""
+class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How what training began with is found again: by name and revision, or by what a seed makes."""
 
     task: str = ""
     name: str = ""  # of pretrained weights, on the hub or of their folder; "": there are none
     revision: str = ""  # of those, where it is known
     seed: int | None = None  # of what is not pretrained
     settings: Settings = {}  # of the task: width, trainable, ...
+    kind: str = ""  # transformers' class of a pretrained model, where no task of ours makes it
+    fresh: dict[str, bytes] = {}  # what a pretrained model lacks: float32, or b"" where the seed draws it
+    tied: dict[str, str] = {}  # second names of parameters: the first
+    frozen: bytes = b""  # digest of what was not trained; b"" in files of before there was one
 
 
 class _Any(msgspec.Struct, frozen=True):
@@ -118,12 +123,22 @@ def _method(model: ModelFile) -> Method[Any]:
     return entry.make(**{name: value for name, value in settings.items() if name in entry.options})
 
 
+def described(base: Base) -> str:
+    """The base in words."""
+    if base.name:
+        return base.name + (f" at revision {base.revision}" if base.revision else "")
+    if base.seed is not None and base.task not in ("", CUSTOM):
+        shape = f" of width {base.settings['width']}" if "width" in base.settings else ""
+        return f"the model of the task {base.task}{shape}, from seed {base.seed}"
+    return "a module of its program's own: build that as it was before training, with its seed and weights"
+
+
 def rebuild(model: ModelFile, theta0: Tensor) -> Tensor:
     """theta (D,) from the theta0 it was trained from; both are checked by their digests."""
     if theta0.numel() != model.layout.size or model.digest(theta0) != model.theta0:
         raise ValueError(
-            f"this model was trained from another theta0 (of {model.layout.size} parameters): "
-            "build the module with the seed, width and weights of its run"
+            f"this model was trained from another theta0 (of {model.layout.size} parameters): its base is "
+            f"{described(model.base)}"
         )
     try:
         method = _method(model)
