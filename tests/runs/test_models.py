@@ -29,7 +29,7 @@ def run_of(tmp_path: Path, name: str = "run", **settings: Any) -> tuple[Path, Te
     if {"static", "time-varying", "narrow", "k-subspace", "k-subspace-time-varying"} & {table["method"]}:
         table.setdefault("dim", 32)
     folder = runner.start(make_config(table), tmp_path / name)
-    task, theta = runner.rebuild(folder)
+    _, theta = runner.rebuild(folder)
     alone = tmp_path / f"{name}-alone" / "model.narrowcast"
     alone.parent.mkdir()
     shutil.copy(folder / "model.narrowcast", alone)
@@ -87,7 +87,9 @@ def test_what_is_not_trained_is_held_to_its_digest(tmp_path: Path, more: dict[st
     assert torch.equal(whole(x), module(x))
     if "bits" not in str(more):
         frozen = next(name for name in before if name not in model.layout.names)
-        strange = STARTS["digits"](make_config({**SMALL, "method": "static", "dim": 20}).task_options()).module
+        strange = STARTS["digits"](
+            make_config({**SMALL, "method": "static", "dim": 20}).task_options()
+        ).module
         with torch.no_grad():
             strange.get_parameter(frozen).view(-1)[3] += 1e-6
         kept = {name: value.clone() for name, value in strange.state_dict().items()}
@@ -99,7 +101,7 @@ def test_what_is_not_trained_is_held_to_its_digest(tmp_path: Path, more: dict[st
 
 
 def test_a_wrong_base_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
-    path, theta = run_of(tmp_path)
+    path, _ = run_of(tmp_path)
     options = make_config({**SMALL, "method": "static", "seed": 4}).task_options()
     module = STARTS["digits"](options).module
     before = to_bytes(torch.cat([p.view(-1) for p in module.parameters()]))

@@ -99,11 +99,7 @@ def frozen_digest(weights: Mapping[str, Tensor], trained: Collection[str]) -> by
 
 def gathered(weights: Mapping[str, Tensor], layout: Layout) -> Tensor:
     """theta0 (D,): the parameters that were trained, in the file's order."""
-    if missing := [name for name in layout.names if name not in weights]:
-        raise ValueError(
-            f"the base has no parameter {', '.join(missing[:3])} ({len(missing)} of the {len(layout.names)} "
-            f"that were trained): it is another model. It has {', '.join(list(weights)[:3])}, ..."
-        )
+    refuse_missing(weights, layout.names)
     for name, shape in zip(layout.names, layout.shapes, strict=True):
         held = weights[name]
         if tuple(held.shape) != shape or held.dtype != torch.float32:
@@ -112,6 +108,14 @@ def gathered(weights: Mapping[str, Tensor], layout: Layout) -> Tensor:
                 f"{shape} of torch.float32: load it with that shape and dtype=torch.float32"
             )
     return torch.cat([weights[name].detach().cpu().reshape(-1) for name in layout.names])
+
+
+def refuse_missing(weights: Mapping[str, Tensor], names: Collection[str]) -> None:
+    if missing := [name for name in names if name not in weights]:
+        raise ValueError(
+            f"the base has no parameter {', '.join(missing[:3])} ({len(missing)} of {len(names)} that were "
+            f"trained): it is another model. It has {', '.join(list(weights)[:3])}, ..."
+        )
 
 
 def key_of(base: Base) -> Key:

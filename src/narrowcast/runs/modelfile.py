@@ -7,6 +7,7 @@ bit.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from narrowcast.wire.earlier import Payload1, digest1
 from narrowcast.wire.messages import WireError
 
 MAGIC, MAGIC1 = "narrowcast model 2", "narrowcast model 1"
+SMALL, DEFLATED = 4 << 20, b"\x78"  # bytes of a file that is deflated; how zlib begins
 Settings = dict[str, int | float | str | bool | None]
 
 
@@ -94,20 +96,37 @@ def save(
         wire.encode_payload(method.download(server, None)),
         base,
     )
-    files.write_atomically(path, msgspec.msgpack.encode(model))
+    files.write_atomically(path, _packed(msgspec.msgpack.encode(model)))
+
+
+def _packed(data: bytes) -> bytes:
+    """Deflated where the model is small: the names of its parameters are then half of it."""
+    return zlib.compress(data, 9) if len(data) < SMALL else data
+
+
+def _unpacked(data: bytes) -> bytes:
+    """A plain file begins with a map's byte, 0x80 and above; what inflates without end is not followed."""
+    if data[:1] != DEFLATED:
+        return data
+    inflating, most = zlib.decompressobj(), SMALL + 1
+    found = inflating.decompress(data, most)
+    if len(found) == most or not inflating.eof or inflating.unused_data:
+        raise ValueError(f"it does not inflate to a model of at most {SMALL} bytes")
+    return found
 
 
 def read(path: Path) -> ModelFile:
     """The file, checked against its schema: it may come from anywhere."""
     data, decode = path.read_bytes(), msgspec.msgpack.decode
     try:
+        data = _unpacked(data)
         if decode(data, type=_Any).magic == MAGIC1:
             old = decode(data, type=_ModelFile1)
             fields = {f: getattr(old, f) for f in _Common.__struct_fields__}
             model = ModelFile(**fields, payload=wire.encode_payload(old.payload.now()))
         else:
             model = decode(data, type=ModelFile)
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, zlib.error) as error:
         raise WireError(f"{path} is not a narrowcast model: {error}") from None
     if model.magic not in (MAGIC, MAGIC1) or model.method not in METHODS:
         raise WireError(

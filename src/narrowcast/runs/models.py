@@ -100,6 +100,7 @@ def apply(module: nn.Module, path: Path | str) -> nn.Module:
 
 def _applied(module: nn.Module, model: ModelFile) -> nn.Module:
     held = bases.weights_of(module)
+    bases.refuse_missing(held, [name for name in model.layout.names if ".lora_" not in name])
     fresh = bases.fresh_weights(model.base, held)
     if held.keys() >= set(model.layout.names) and _is_trained(held, model):
         return module
