@@ -65,6 +65,9 @@ class _Progress:
         known = {"loss": record.loss, **record.metrics} if facts.metric in record.metrics else {}
         known = known or {"loss": record.loss}
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in known.items() if value is not None)
+        if record.node_metrics:
+            held = ", ".join(f"{name} {value:.4g}" for name, value in record.node_metrics.items())
+            numbers += f"  at the nodes, on {record.node_examples} held out: {held}"
         dropped = "".join(f"  {why}: {count}" for why, count in record.dropped.items())
         log.info(
             "round %d of %d  %s  %s of payload%s",
