@@ -85,8 +85,7 @@ def write_checkpoint(folder: Path, seed: int = 0) -> Path:
     import torch
     import transformers
 
-    letters = "a b c d e f g h i j k l m n o p q r s t u v w x y z"
-    words = f"[PAD] [UNK] [CLS] [SEP] {letters} rather longer sentence of words many , fine funny dull mess"
+    words = "[PAD] [UNK] [CLS] [SEP] a rather longer sentence of words many , fine film dull mess"
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join(words.split()) + "\n")
     torch.manual_seed(seed)
