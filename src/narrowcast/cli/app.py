@@ -27,6 +27,8 @@ COMMANDS: Registry[Any] = Registry(
         "page": "narrowcast.cli.page:page",
         "methods": "narrowcast.cli.methods:methods",
         "export": "narrowcast.cli.export:export",
+        "push": "narrowcast.cli.hub:push",
+        "pull": "narrowcast.cli.hub:pull",
         "plan": "narrowcast.cli.plan:plan",
         "measure": "narrowcast.cli.measure:measure",
         "data": "narrowcast.cli.data:data",

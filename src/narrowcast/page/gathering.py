@@ -124,8 +124,9 @@ def _curves(rows: list[RoundRecord], most: int, network: bool) -> dict[str, dict
     }
     if network:
         axes["network"] = [_short(x) for x in accumulate(r.network_seconds for r in rows)]
-    names = dict.fromkeys(name for r in rows for name in r.metrics)
-    values: dict[str, list[float | None]] = {name: [r.metrics.get(name) for r in rows] for name in names}
+    measured = [{**r.metrics, **{f"{n} at the nodes": v for n, v in r.node_metrics.items()}} for r in rows]
+    names = dict.fromkeys(name for found in measured for name in found)
+    values: dict[str, list[float | None]] = {name: [found.get(name) for found in measured] for name in names}
     curves = {}
     for name, ys in {**values, LOSS: [r.loss for r in rows]}.items():
         kept = thinned(ys, most)

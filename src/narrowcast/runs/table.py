@@ -11,6 +11,7 @@ from narrowcast.units import format_bytes, format_count, format_seconds
 HEAD = (
     "run",
     "{metric}",
+    "at the nodes",
     "up",
     "down",
     "compression\nup/down/total",
@@ -20,7 +21,7 @@ HEAD = (
     "first contact",
     "dense",
 )
-NETWORK = HEAD.index("on {network}")  # a column of runs that have one
+NODES, NETWORK = HEAD.index("at the nodes"), HEAD.index("on {network}")  # columns of runs that have them
 WIDE = 110  # columns of a terminal that shows all of them
 
 
@@ -29,24 +30,32 @@ def head(runs: list[Summary]) -> list[str]:
         sorted({*names}) for names in zip(*((r.facts.metric, r.facts.network) for r in runs), strict=True)
     )
     network = "/".join(filter(None, networks))
-    titles = [column.format(metric="/".join(metrics), network=network) for column in HEAD]
-    return _shown(titles, runs)
+    return _shown([column.format(metric="/".join(metrics), network=network) for column in HEAD], runs)
 
 
 def rows(runs: list[Summary]) -> list[list[str]]:
-    """The cells of the table, a list a run."""
+    """The cells of the table, a list a run; where nodes have evaluated, theirs stands beside the server's."""
     return [_shown(_row(run, compression(run, reference(run, runs))), runs) for run in runs]
 
 
 def _shown(cells: list[str], runs: list[Summary]) -> list[str]:
-    """Without the time on a network, where no run has one."""
-    return cells if any(run.facts.network for run in runs) else cells[:NETWORK] + cells[NETWORK + 1 :]
+    """Without the columns that no run has anything in: nodes' metrics, the time on a network."""
+    known = {
+        NODES: any(run.at_nodes is not None for run in runs),
+        NETWORK: any(run.facts.network for run in runs),
+    }
+    return [cell for i, cell in enumerate(cells) if known.get(i, True)]
+
+
+def _metric(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}" if abs(value) < 10 else f"{value:.5g}"
 
 
 def _row(run: Summary, ratio: Compression | None) -> list[str]:
     return [
         run.facts.label,
-        "-" if run.metric is None else f"{run.metric:.4f}" if abs(run.metric) < 10 else f"{run.metric:.5g}",
+        _metric(run.metric),
+        _metric(run.at_nodes),
         format_bytes(run.up),
         format_bytes(run.down),
         "-" if ratio is None else times(ratio.up, ratio.down, ratio.total),
@@ -72,7 +81,9 @@ def caption(runs: list[Summary]) -> str:
         if against
         else "compression: 4 D bytes a message over bytes sent"
     )
-    return "; ".join(tasks) + "; " + how
+    asked = sum(run.evaluation for run in runs)
+    apart = f"; evaluation at the nodes took {format_bytes(asked)} more" if asked else ""
+    return "; ".join(tasks) + "; " + how + apart
 
 
 def terminal(runs: list[Summary], width: int = WIDE) -> Table:

@@ -141,6 +141,7 @@ class Trackers:
             "down_total": self.totals["down"],
             "seconds": record.seconds,
             **{f"test/{_tidy(name)}": value for name, value in record.metrics.items()},
+            **{f"nodes/{_tidy(name)}": value for name, value in record.node_metrics.items()},
         }
         if self.totals["network_seconds"]:
             values["network_seconds_total"] = self.totals["network_seconds"]
