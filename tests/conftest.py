@@ -11,6 +11,7 @@ import torch
 from hypothesis import settings
 
 import narrowcast.cli.terminal  # noqa: F401  # its console keeps the COLUMNS of its first import
+from doors import doors as doors
 from narrowcast.numerics import pool
 
 

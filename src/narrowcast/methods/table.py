@@ -1,4 +1,7 @@
-"""The table of methods: the one place that maps a name to a class. Reading the names imports none of them."""
+"""The table of methods: the one place that maps a name to a class. Reading the names imports none of them.
+
+Others join by the entry-point group `narrowcast.methods`, or by `narrowcast.register("method", ...)`.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,8 @@ METHODS: Registry[Entry] = Registry(
         "ef21": _HERE + "ef21:ENTRY",
         "drive": _HERE + "drive:ENTRY",
     },
+    group="narrowcast.methods",
+    adapt=_HERE + "entry:as_entry",
 )
 
 OPTIMISERS: Registry[type[Optimiser]] = Registry(

@@ -104,9 +104,12 @@ def read(path: Path) -> ModelFile:
             model = decode(data, type=ModelFile)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise WireError(f"{path} is not a narrowcast model: {error}") from None
-    if model.magic not in (MAGIC, MAGIC1) or model.method not in METHODS:
+    if model.magic not in (MAGIC, MAGIC1):
+        raise WireError(f"{path} is not a model that this version can read (it says {model.magic!r})")
+    if model.method not in METHODS:  # nothing is imported because a file names it
         raise WireError(
-            f"{path} is not a model that this version can read (it says {model.magic!r}, {model.method!r})"
+            f"{path} is of the method {model.method!r}, which is not here: install its package, or call "
+            f"narrowcast.register('method', {model.method!r}, ...) before loading it"
         )
     return model
 

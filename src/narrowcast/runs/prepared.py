@@ -18,7 +18,7 @@ from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.task import Task
 from narrowcast.runs.config import RENAMED, RunConfig
 from narrowcast.runs.modelfile import Base
-from narrowcast.tasks.table import SETTINGS, build
+from narrowcast.tasks.table import build, settings_of
 from narrowcast.wire.earlier import digest1
 
 SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the first
@@ -84,7 +84,7 @@ def base_of(config: RunConfig, task: Task) -> Base:
         "test_examples",
         "validation",
     }
-    settings = config.model_dump(include=SETTINGS[config.task] - from_outside, exclude_none=True)
+    settings = config.model_dump(include=settings_of(config.task) - from_outside, exclude_none=True)
     name = Path(config.model).name if config.model and Path(config.model).is_dir() else config.model or ""
     revision = getattr(getattr(getattr(task, "module", None), "config", None), "_commit_hash", None)
     return Base(config.task, name, str(revision or ""), config.seed, settings)

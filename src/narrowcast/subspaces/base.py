@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -115,6 +115,19 @@ def add_family(family: Sequence[Subspace], base: Tensor, xs: Tensor, out: Tensor
     rows = np.stack([A._vector("x", x, A.d) for x in xs])
     A._add_family(family, A._vector("base", base, A.D), rows, y.numpy())
     return y
+
+
+def as_kind(name: str, found: Any) -> type[Subspace]:
+    """A kind of A that somebody else has brought."""
+    if not (isinstance(found, type) and issubclass(found, Subspace)):
+        raise ValueError(
+            f"the kind of subspace {name!r} is {found!r}: it must be a class that inherits from Subspace"
+        )
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise ValueError(
+            f"the kind of subspace {name!r} lacks {', '.join(missing)}: {found.__name__} must define them"
+        )
+    return found
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:

@@ -1,8 +1,13 @@
-"""The kinds of A by name. `make(spec)` rebuilds the A that a spec names."""
+"""The kinds of A by name. `make(spec)` rebuilds the A that a spec names.
+
+Others join by the entry-point group `narrowcast.subspaces`, or by `narrowcast.register("subspace", ...)`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from narrowcast.registry import Registry
 
@@ -18,6 +23,8 @@ KINDS: Registry[type[Subspace]] = Registry(
         "grouping": "narrowcast.subspaces.rotation:Grouping",
         "dense": "narrowcast.subspaces.dense:Dense",
     },
+    group="narrowcast.subspaces",
+    adapt="narrowcast.subspaces.base:as_kind",
 )
 
 
@@ -29,7 +36,9 @@ def subspace(kind: str, D: int, d: int, key: Key) -> Subspace:
     >>> A.project(torch.ones(1000)).shape
     torch.Size([64])
     """
-    return KINDS.find(kind)(D, d, key)
+    made = KINDS.find(kind)(D, d, key)
+    made.spec = msgspec.structs.replace(made.spec, kind=kind)  # by which it is found again
+    return made
 
 
 def make(spec: SubspaceSpec) -> Subspace:
