@@ -8,6 +8,7 @@ come from elsewhere, in a message or a model file, open none: they are looked up
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -38,8 +39,11 @@ class Registry(Mapping[str, T], Generic[T]):
     (name, found) that makes of what others bring what stands in the table, or says what is wrong with it.
     """
 
-    def __init__(self, what: str, places: Mapping[str, str], group: str = "", adapt: str = "") -> None:
+    def __init__(
+        self, what: str, places: Mapping[str, str], group: str = "", adapt: str = "", doc: str = ""
+    ) -> None:
         self.what, self.group, self._adapt = what, group, adapt
+        self.__doc__ = inspect.cleandoc(doc) or self.__doc__
         self._places = dict(places)
         self._given: dict[str, Any] = {}  # registered, or admitted: an object or a place
         self._found: dict[str, T] = {}

@@ -51,7 +51,7 @@ def machine() -> Measured:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         lines, memory = [], 0
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return {

@@ -57,6 +57,10 @@ class WithOwnFlags(TyperCommand):
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         known = {parameter.name for parameter in self.params}
+        for parameter in self.params:
+            names = CHOICES.get(parameter.name or "")
+            if isinstance(names, Registry) and names.others and isinstance(parameter, TyperOption):
+                parameter.help = f"{parameter.help}; of others: {', '.join(names.others)}"
         with plain_errors():
             kind = config_class(*self._asked_for(ctx, args))
         for name, field in kind.model_fields.items():
@@ -88,8 +92,6 @@ class WithOwnFlags(TyperCommand):
 def _flag(name: str, field: FieldInfo) -> tuple[str, type, str]:
     """(how it is written, its type, its help) of a setting."""
     kind = next((t for t in (bool, int, float) if t in plain_types(field.annotation)), str)
-    choices = CHOICES.get(name)
-    others = choices.others if isinstance(choices, Registry) else ()
     default = "" if field.default in (None, "", False) else f" [default: {field.default}]"
     declared = f"{flag(name)}/{off(name)}" if field.default is True else flag(name)
-    return declared, kind, ", ".join((field.description or "", *others)) + default
+    return declared, kind, (field.description or "") + default

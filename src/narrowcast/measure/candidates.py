@@ -6,7 +6,7 @@ bytes are those of the planner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ class Candidate(NamedTuple):
     method: str
     subspaces: int = 1  # K
     refresh: str = "epoch"  # of the time-varying ones
-    own: Mapping[str, Any] = {}  # settings that only this method has
+    own: tuple[tuple[str, Any], ...] = ()  # settings that only this method has
 
     @property
     def varies(self) -> bool:
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
         """What of a configuration it sets; what it does not use is left as it is."""
         routes = {"subspaces": self.subspaces} if self.method.startswith("k-subspace") else {}
         varies = {"refresh": self.refresh} if self.varies else {}
-        return {"method": self.method, **routes, **varies, **self.own}
+        return {"method": self.method, **routes, **varies, **dict(self.own)}
 
     def stage(self, per_epoch: int) -> int | None:
         """Rounds of a stage; None: there is only one."""
@@ -68,9 +68,11 @@ def brought(config: RunConfig) -> list[Candidate]:
     if config.method in METHODS.own:
         return []
     own = config_class(config.task, config.method).model_fields.keys() - RunConfig.model_fields.keys()
-    theirs = own & set(METHODS[config.method].options)
+    theirs = tuple(
+        (name, getattr(config, name)) for name in sorted(own & set(METHODS[config.method].options))
+    )
     K = config.subspaces if "subspaces" in METHODS[config.method].options else 1
-    return [Candidate(config.method, K, config.refresh, {name: getattr(config, name) for name in theirs})]
+    return [Candidate(config.method, K, config.refresh, theirs)]
 
 
 def traffic(cohorts: Cohorts, rounds: int, c: Candidate) -> Traffic:
@@ -99,7 +101,7 @@ def bytes_of(c: Candidate, d: int, D: int, visits: Traffic, config: RunConfig) -
     """Bytes up and down of a mean client, as the messages are encoded."""
     names = ("uplink", "downlink", "up_bits", "down_bits")
     given = {name: value for name in names if (value := getattr(config, name)) is not None}
-    asked = {"dim": d, "subspaces": c.subspaces, **given, **c.own}
+    asked = {"dim": d, "subspaces": c.subspaces, **given, **dict(c.own)}
     entry = METHODS[c.method]
     shape = shape_of(entry.make(**entry.fitting(asked)), D, 1, 1)
     down = sum(n * shape.down(m).bytes for m, n in enumerate(visits.downloads) if n)

@@ -41,7 +41,7 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def candidate(self) -> Candidate:
-        return Candidate(self.method, self.subspaces, self.refresh, self.own)
+        return Candidate(self.method, self.subspaces, self.refresh, tuple(self.own.items()))
 
     @property
     def mean(self) -> float:

@@ -23,8 +23,16 @@ from narrowcast import files
 from narrowcast.methods.base import Private
 from narrowcast.numerics import flat
 
-# Bytes of states held in memory, a quarter of the machine's; those unused for longest go to disk.
-MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+
+def _quarter() -> int:
+    """Of the machine's memory, in bytes; of 4 GB where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+    except (AttributeError, ValueError, OSError):
+        return 1 << 30
+
+
+MEMORY = _quarter()  # bytes of states held in memory; those unused for longest go to disk
 
 
 class ClientStore:

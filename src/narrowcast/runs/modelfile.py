@@ -143,5 +143,17 @@ def rebuild(model: ModelFile, theta0: Tensor) -> Tensor:
 
 
 def load_model(path: Path | str, theta0: Tensor) -> Tensor:
-    """theta (D,) of an exported model."""
+    """theta (D,) of an exported model.
+
+    >>> import tempfile, narrowcast as nc
+    >>> from pathlib import Path
+    >>> from narrowcast.runs import make_config, runner
+    >>> config = make_config({"task": "quadratic", "width": 50, "dim": 8, "rounds": 3})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = runner.start(config, Path(folder) / "run")
+    ...     task, _ = runner.rebuild(run)
+    ...     theta = nc.load_model(run / "model.narrowcast", task.theta0())
+    >>> theta.shape
+    torch.Size([50])
+    """
     return rebuild(read(Path(path)), theta0)

@@ -25,14 +25,20 @@ KINDS: Registry[type[Subspace]] = Registry(
     },
     group="narrowcast.subspaces",
     adapt="narrowcast.subspaces.base:as_kind",
+    doc="""name -> class, of our kinds of A and then of those that others have brought.
+
+    >>> import narrowcast as nc
+    >>> nc.KINDS.own
+    ('rotation', 'fastfood', 'grouping', 'dense')
+    """,
 )
 
 
 def subspace(kind: str, D: int, d: int, key: Key) -> Subspace:
     """A of a kind, in R^{D x d}, from a key.
 
-    >>> A = subspace("rotation", D=1000, d=64, key=7)
-    >>> import torch
+    >>> import torch, narrowcast as nc
+    >>> A = nc.subspace("rotation", D=1000, d=64, key=7)
     >>> A.project(torch.ones(1000)).shape
     torch.Size([64])
     """

@@ -6,3 +6,4 @@ from .methods import MethodContract as MethodContract
 from .subspaces import SubspaceContract as SubspaceContract
 from .tasks import TaskContract as TaskContract
 from .worlds import World as World
+from .toys import toy_task as toy_task

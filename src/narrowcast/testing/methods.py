@@ -18,8 +18,8 @@ from narrowcast.methods.base import MAX_WEIGHT, Method
 from narrowcast.rounds import exchange
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.simulator import Simulation
-from narrowcast.testing import toys
 from narrowcast.testing.contract import Contract, raises, raw
+from narrowcast.testing.toys import toy_task
 from narrowcast.testing.worlds import KEY, RUN, SIZES, World, events, wander
 from narrowcast.wire import messages as wire
 from narrowcast.wire.messages import Payload, WireError
@@ -142,7 +142,7 @@ class MethodContract(Contract):
                 other.step()
 
     def test_a_simulation_counts_bytes_as_encoded_and_resumes_bit_for_bit(self) -> None:
-        task, plan = toys.task(), replace(PLAN, participation=0.9, dropout=0.2, local_batch=2)
+        task, plan = toy_task(), replace(PLAN, participation=0.9, dropout=0.2, local_batch=2)
         counted: Any = _Counted(self.make())
         slow = sum(record.up for record in Simulation(task, counted, replace(plan, per_client=True)))
         assert slow == counted.bytes, f"{slow} bytes in the records, {counted.bytes} in the messages"

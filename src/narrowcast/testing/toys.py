@@ -15,7 +15,7 @@ from narrowcast.tasks.torch_task import TorchTask
 FEATURES, CLASSES, CLIENTS = 10, 3, 12
 
 
-def task() -> TorchTask:
+def toy_task() -> TorchTask:
     """227 parameters; the same bits on every machine."""
     sizes = 1 + (9 * keyed.uniforms(1, Purpose.DATA, CLIENTS)).astype(np.int64)
     count = int(sizes.sum())

@@ -43,7 +43,16 @@ HEADER = _HEAD.size
 
 
 class WireError(ValueError):
-    """A message that must not be used: malformed, foreign, stale, or not finite."""
+    """A message that must not be used: malformed, foreign, stale, or not finite.
+
+    >>> import narrowcast as nc
+    >>> from narrowcast.wire import decode
+    >>> try:
+    ...     decode(b"whatever came over the link")
+    ... except nc.WireError as why:
+    ...     print(why)
+    not a narrowcast message: 27 bytes are no header
+    """
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
