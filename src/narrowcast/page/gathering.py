@@ -23,7 +23,6 @@ from narrowcast.texts import printable
 
 LOSS = "training loss"
 MOST, FEWEST, ALL = 240, 80, 12_000  # points of a curve, and of all curves of a kind: more no screen can show
-UNKNOWN = ("#8c564b", "X")  # how a method of the past looks
 
 
 def gather(folders: Sequence[Path], tolerant: bool = False) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def _run(
 ) -> dict[str, Any]:
     facts = run.facts
     ratio = compression(run, reference(run, among))
-    colour, marker = STYLE.get(facts.method, UNKNOWN)
+    colour, marker = STYLE[facts.method]
     return {
         "id": printable(str(run.folder)),
         "label": printable(facts.label),

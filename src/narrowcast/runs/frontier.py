@@ -78,7 +78,7 @@ def _one(
     """Draw the run; where it ends, with its name and colour."""
     if not curve:
         return None
-    colour, marker = STYLE.get(run.facts.method, ("#8c564b", "X"))  # a folder may name a method of the past
+    colour, marker = STYLE[run.facts.method]
     spent, metric = zip(*curve, strict=True)
     axes.plot(spent, metric, color=colour, linewidth=1.6, alpha=0.9)
     axes.plot(spent[-1], metric[-1], marker, color=colour, markersize=9, linestyle="none", zorder=3)
