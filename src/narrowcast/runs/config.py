@@ -17,7 +17,7 @@ from narrowcast import choices
 from narrowcast.methods.table import METHODS, OPTIMISERS
 from narrowcast.registry import Registry
 from narrowcast.subspaces.table import KINDS
-from narrowcast.tasks.table import TASKS
+from narrowcast.tasks.table import CUSTOM, TASKS
 from narrowcast.wire.table import FORMATS
 
 if TYPE_CHECKING:  # neither torch nor numba is needed to read settings
