@@ -15,8 +15,8 @@ const sliders = (() => {
   const SLIDERS = {
     params: { label: "D, parameters", ...whole(power(10, 1e3, 1e11, 0.01, start.params)), say: units.count },
     dim: { label: "d, numbers a message", ...whole(power(2, 1, 2 ** 24, 0.25, start.dim)), say: units.whole },
-    up_bits: { label: "bits a number up", min: 0, max: BITS.length - 1, step: 1, from: 0, of: (x) => BITS[x], text: bits },
-    down_bits: { label: "bits a number down", min: 0, max: BITS.length - 1, step: 1, from: 0, of: (x) => BITS[x], text: bits },
+    up_bits: { label: "bits up", min: 0, max: BITS.length - 1, step: 1, from: 0, of: (x) => BITS[x], text: bits },
+    down_bits: { label: "bits down", min: 0, max: BITS.length - 1, step: 1, from: 0, of: (x) => BITS[x], text: bits },
     subspaces: { label: "K, subspaces", min: 1, max: 64, step: 1, from: start.subspaces, of: Number, say: String },
     refresh: {
       label: "a new A", min: 0, max: REFRESH.length - 1, step: 1, from: 3,
