@@ -23,7 +23,8 @@ def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
     for name, field in RunConfig.model_fields.items():
         if name == "task":
             continue
-        kind = next((t for t in (bool, int, float) if t in _types(field.annotation)), str)
+        kinds = _types(field.annotation)
+        kind = next((t for t in (bool, str, int, float) if t in kinds), str)
         default = "" if field.default in (None, "", False) else f" [default: {field.default}]"
         text = (field.description or "") + default
         hints[name] = Annotated[kind | None, typer.Option(_declaration(name), help=text, show_default=False)]

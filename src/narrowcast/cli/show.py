@@ -33,6 +33,7 @@ def show_runs(folders: list[Path], markdown: bool = False) -> None:
     """The table of these runs."""
     from narrowcast.runs import table
     from narrowcast.runs.summary import summarise
+    from narrowcast.runs.words import searched
 
     summaries = [summarise(folder) for folder in folders]
     if markdown:
@@ -40,6 +41,8 @@ def show_runs(folders: list[Path], markdown: bool = False) -> None:
     else:
         console.print(table.terminal(summaries, console.width))
         for s in summaries:
+            if s.facts.search:
+                console.print(f"{s.facts.label}: {searched(s.facts.search)}", highlight=False, markup=False)
             if s.dropped:
                 what = ", ".join(f"{count} {why}" for why, count in s.dropped.items())
                 console.print(f"{s.facts.label}: clients dropped: {what}", highlight=False, markup=False)

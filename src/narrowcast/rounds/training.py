@@ -81,7 +81,7 @@ class Training(ABC):
             round=number,
             epoch=self.cohorts.epoch(number),
             version=self.server.version,
-            rate=plan.lr * schedules.factor(plan.schedule, (number + 0.5) / self.cohorts.rounds_per_epoch),
+            rate=plan.rate * schedules.factor(plan.schedule, (number + 0.5) / self.cohorts.rounds_per_epoch),
             loss=None,
             clients=0,
             up=0,
@@ -125,7 +125,7 @@ def local_work(plan: Plan, method: Method[Any], rate: float) -> Local:
     return Local(
         steps=plan.local_steps or method.local_steps,
         batch=plan.local_batch,
-        rate=plan.local_lr or rate or plan.lr,
+        rate=plan.local_lr or rate or (1.0 if isinstance(plan.lr, str) else plan.lr),  # nodes may not know it
         prox=method.prox if plan.prox is None else plan.prox,
         probes=method.probes,
     )

@@ -13,9 +13,6 @@ from .modelfile import load_model as load_model
 from .summary import Compression as Compression
 from .summary import Summary as Summary
 from .summary import summarise as summarise
-from .tune import Grid as Grid
-from .tune import best_of as best_of
-from .tune import search as search
 from .progress import RunProgress as RunProgress
 from .compiling import prepare_kernels as prepare_kernels
 from .threads import using_threads as using_threads

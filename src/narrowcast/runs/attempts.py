@@ -18,7 +18,8 @@ Run = Callable[[RunConfig, Path], None]  # runs, or goes on, to the end
 def folder_of(config: RunConfig) -> str:
     """The name of a run's folder: what a reader looks for, and a digest of every setting."""
     part = "tune" if config.validation else "test"
-    return f"{config.method}-{part}-lr{config.lr:g}-s{config.seed}-{config.digest()}"
+    rate = config.lr if isinstance(config.lr, str) else f"{config.lr:g}"
+    return f"{config.method}-{part}-lr{rate}-s{config.seed}-{config.digest()}"
 
 
 def attempt(config: RunConfig, folder: Path, run: Run | None = None) -> bool:
@@ -56,5 +57,6 @@ def in_process(config: RunConfig, folder: Path) -> None:
 
 def agree(config: RunConfig, folder: Path, advice: str) -> None:
     """A ConfigError where the folder holds a run with other settings."""
-    if not config.agrees_with(run_folder.load_config(folder)):
+    searched = run_folder.load_facts(folder).search is not None
+    if not config.agrees_with(run_folder.load_config(folder)) or (config.lr == "auto") != searched:
         raise ConfigError(f"{folder} holds a run with other settings: {advice}")

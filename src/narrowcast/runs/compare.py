@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from narrowcast.errors import ConfigError, located
+from narrowcast.rounds.rates import Say
 from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
@@ -49,7 +50,11 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
 
 
 def run_all(
-    comparison: Comparison, out: Path, on_record: OnRecord | None = None, force: bool = False
+    comparison: Comparison,
+    out: Path,
+    on_record: OnRecord | None = None,
+    force: bool = False,
+    on_trial: Say | None = None,
 ) -> list[Path]:
     """Run what is missing, in order; the folders of all runs."""
     for name, config in comparison.configs.items():
@@ -58,5 +63,5 @@ def run_all(
             attempts.agree(config, folder, "use --force, or another --out")
             runner.resume(folder, on_record)
         else:
-            runner.start(config, folder, on_record, force=True)
+            runner.start(config, folder, on_record, force=True, on_trial=on_trial)
     return [out / name for name in comparison.configs]

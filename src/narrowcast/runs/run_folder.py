@@ -13,6 +13,7 @@ import msgspec
 import tomli_w
 
 from narrowcast.errors import ConfigError
+from narrowcast.rounds.tune import Found
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
 
@@ -39,6 +40,7 @@ class Facts(msgspec.Struct, frozen=True):
     narrowcast: str
     torch: str
     commit: str = ""  # of narrowcast's own source, where that is a clone
+    search: Found | None = None  # of the rate, where it was left to us (--lr auto), and what it cost
     salt: str = ""  # hex: what tells this run from others of equal settings
 
 
