@@ -8,8 +8,8 @@ the scale: a round at a tiny rate r moves theta by |Delta|, and rates are counte
 squeezed into them, until the best lies inside; then one at each side of it, at half and double. Trials
 share their clients, examples and A, so that they differ by the rate alone; a trial's score is the clients'
 own loss over its last quarter, taken before they train: no test data, nothing that a client would not send
-anyway. The rate taken is the best divided by sqrt(2), for a run is longer than a trial and what lies above
-an edge diverges, where what lies below only learns more slowly.
+anyway. The rate taken is the middle of the two neighbours the worse of which does best: a run is longer
+than a trial, and a rate that is good only beside the edge of divergence will cross it.
 
 `first_step` takes the scale alone, at half its length: for a fleet, where every round of a trial takes its
 time. Both read clients' losses and updates: a run that accounts for privacy must count them, or be given a
@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -38,7 +39,6 @@ PROBES = 12  # rounds that it may take: few bits of a small step may round to no
 SHORTEST, LONGEST = 8, 24  # rounds of a trial: a quarter of the run's between these
 FACTOR = 4.0  # between the first trials; the last two halve it
 MOST = 9  # of the first trials
-MARGIN = math.sqrt(2.0)
 
 Begin = Callable[[Plan], Training]  # a run by this plan, from its first round
 Say = Callable[[float, float], None]  # (a rate, the loss that it led to), after a trial
@@ -61,21 +61,28 @@ def by_trials(plan: Plan, method: Method[Any], clients: int, begin: Begin, say: 
             f"lr auto: every rate from {min(scores):g} to {max(scores):g} diverged: is something wrong with "
             "the model, its loss or its data? If not, give --lr yourself"
         )
-    centre = best_of_rates(scores)
+    centre = min(scores, key=lambda rate: (-scores[rate], rate))
     for near in (centre / math.sqrt(FACTOR), centre * math.sqrt(FACTOR)):
         scores[_short(near)] = trials.score(_short(near))
-    return trials.found(_short(best_of_rates(scores) / MARGIN))
+    return trials.found(_short(middle(scores)))
+
+
+def middle(scores: Mapping[float, float]) -> float:
+    """The geometric middle of the two neighbours, a factor of two apart, the worse of which does best.
+
+    Of equals the smaller. So a lucky trial beside the edge of divergence does not count by itself.
+    """
+    low, high = min(
+        (pair for pair in pairwise(sorted(scores)) if pair[1] < 2.1 * pair[0]),
+        key=lambda pair: (-min(scores[pair[0]], scores[pair[1]]), pair),
+    )
+    return math.sqrt(low * high)
 
 
 def first_step(plan: Plan, method: Method[Any], begin: Begin) -> Found:
     """The rate whose first step is half as long as a good one is, usually: one round, and no trial."""
     trials = _Trials(plan, begin, 1, None)
     return trials.found(_short(trials.scale(method.stride) / 2))
-
-
-def best_of_rates(scores: dict[float, float]) -> float:
-    """Where the score is highest; of equals the smallest."""
-    return min(scores, key=lambda rate: (-scores[rate], rate))
 
 
 def _short(rate: float) -> float:

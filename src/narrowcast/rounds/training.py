@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from narrowcast.errors import ConfigError, Diverged
-from narrowcast.methods.base import Accumulator, Method, RoundInfo
+from narrowcast.methods.base import Accumulator, Method, RoundInfo, Server
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.numerics.process import own_settings
@@ -52,6 +52,11 @@ class Training(ABC):
     @abstractmethod
     def collect(self, round: Round, record: RoundRecord) -> Accumulator:
         """The updates of this round's clients, added up; bytes, loss and who was dropped go to the record."""
+
+    @property
+    def good(self) -> Server | None:
+        """The last server that is known to be worth keeping, of a driver that goes back to one."""
+        return None
 
     @property
     def theta(self) -> Tensor:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from narrowcast import files
 from narrowcast.errors import ConfigError, Diverged
 from narrowcast.runs import run_folder, runner
 from narrowcast.runs.config import RunConfig
 
-DIVERGED = "diverged.txt"  # in a run's folder: why it did
 Run = Callable[[RunConfig, Path], None]  # runs, or goes on, to the end
 
 
@@ -31,9 +28,8 @@ def attempt(config: RunConfig, folder: Path, run: Run | None = None) -> bool:
     try:
         (run or in_process)(config, folder)
     except Diverged as error:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(folder / run_folder.PRIVATE, ignore_errors=True)  # may be gigabytes
-        files.write_atomically(folder / DIVERGED, f"{error}\n".encode())
+        if not run_folder.diverged(folder):  # of a run in another process, which could not write it down
+            runner.note_divergence(folder, error)
         return False
     return True
 
@@ -44,7 +40,7 @@ def outcome(folder: Path) -> str | None:
         return None
     if run_folder.finished(folder):
         return "finished"
-    return "diverged" if (folder / DIVERGED).is_file() else None
+    return "diverged" if run_folder.diverged(folder) is not None else None
 
 
 def in_process(config: RunConfig, folder: Path) -> None:

@@ -5,12 +5,14 @@ Each run has its folder below the comparison's. A finished run is not repeated, 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from narrowcast.errors import ConfigError, located
+from narrowcast.errors import ConfigError, Diverged, located
 from narrowcast.rounds.rates import Say
 from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
@@ -61,7 +63,9 @@ def run_all(
         folder = out / name
         if not force and run_folder.is_run(folder):
             attempts.agree(config, folder, "use --force, or another --out")
-            runner.resume(folder, on_record)
+            begin = partial(runner.resume, folder, on_record)
         else:
-            runner.start(config, folder, on_record, force=True, on_trial=on_trial)
+            begin = partial(runner.start, config, folder, on_record, force=True, on_trial=on_trial)
+        with contextlib.suppress(Diverged):  # the folder and the table say so; the others are run
+            begin()
     return [out / name for name in comparison.configs]

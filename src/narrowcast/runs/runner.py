@@ -19,8 +19,8 @@ import msgspec
 import torch
 
 from narrowcast import __version__, files
-from narrowcast.errors import ConfigError, Interrupted
-from narrowcast.methods.base import Method
+from narrowcast.errors import ConfigError, Diverged, Interrupted
+from narrowcast.methods.base import Method, Server
 from narrowcast.rounds import records
 from narrowcast.rounds.plan import AUTO, Plan
 from narrowcast.rounds.rates import Say
@@ -38,8 +38,10 @@ from narrowcast.runs.prepared import Prepared, base_of, prepare
 from narrowcast.runs.run_folder import (
     CHECKPOINT,
     CONFIG,
+    DIVERGED,
     FACTS,
     FILES,
+    LAST_GOOD,
     MODEL,
     PRIVATE,
     RECORDS,
@@ -48,6 +50,7 @@ from narrowcast.runs.run_folder import (
     is_run,
     load_config,
     load_facts,
+    refuse_diverged,
     to_toml,
 )
 from narrowcast.runs.threads import using_threads
@@ -114,6 +117,7 @@ def resume(
     with files.locked(folder):
         if finished(folder):
             return folder
+        refuse_diverged(folder)
         files.sweep(folder)
         before = load_facts(folder)
         prepared = prepare(config, task, bytes.fromhex(before.salt))
@@ -134,6 +138,7 @@ def rebuild(folder: Path) -> tuple[Any, torch.Tensor]:
     """(the task, theta) of a finished run, from its folder: theta0 anew, then the exported model."""
     config = load_config(folder)
     if not finished(folder):
+        refuse_diverged(folder)
         raise ConfigError(f"{folder} has no model yet: finish it with narrowcast run --resume {folder}")
     task = build(config.task, config.task_options())
     return task, modelfile.load_model(folder / MODEL, task.theta0())
@@ -206,17 +211,35 @@ def _go(run: _Run, folder: Path, on_record: OnRecord | None, until: Until | None
         files.appending(folder / RECORDS) as log,
         interrupts() as stop,
     ):
-        _rounds(run, Checkpoints(run.training, run.prepared.plan.run, folder, log), on_record, until, stop)
-    training, config = run.training, run.prepared.config
+        keeper = Checkpoints(run.training, run.prepared.plan.run, folder, log)
+        try:
+            _rounds(run, keeper, on_record, until, stop)
+        except Diverged as error:
+            if run.training.good is not None:
+                _save(run, run.training.good, folder / LAST_GOOD)
+            note_divergence(folder, error)
+            raise
+    training = run.training
     if training.round == training.rounds:
-        options = config.method_options(len(training.task.clients))
-        layout = training.task.layout
-        server, base = training.server, base_of(config, training.task)
-        modelfile.save(folder / MODEL, config.method, options, server, training.theta0, layout, base)
+        _save(run, training.server, folder / MODEL)
         shutil.rmtree(folder / PRIVATE, ignore_errors=True)
     if stop.is_set():
         raise Interrupted(f"stopped after round {training.round} of {training.rounds}")
     return folder
+
+
+def _save(run: _Run, server: Server, path: Path) -> None:
+    training, config = run.training, run.prepared.config
+    options, layout = config.method_options(len(training.task.clients)), training.task.layout
+    base = base_of(config, training.task)
+    modelfile.save(path, config.method, options, server, training.theta0, layout, base)
+
+
+def note_divergence(folder: Path, error: Diverged) -> None:
+    """The folder says that its run diverged; what clients kept, gigabytes perhaps, goes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+    files.write_atomically(folder / DIVERGED, f"{error}\n".encode())
 
 
 def _rounds(
