@@ -1,5 +1,6 @@
 """Several runs from one TOML file: shared settings at the top, a `[[run]]` table for each run.
 
+`seeds = [0, 1, 2]`, at the top or in a run's table, makes of a run one for each seed, and of these one row.
 Each run has its folder below the comparison's. A finished run is not repeated, an unfinished one goes on.
 """
 
@@ -35,20 +36,40 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
     if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
         raise ConfigError(f"{path} compares nothing: it needs a [[run]] table for each run")
     overrides = overrides or {}
+    shared = table.pop("seeds", None) if isinstance(table.get("seeds"), list) else None
+    if "seed" in overrides:  # one seed for every run, over what the file says
+        shared, runs = None, [{k: v for k, v in run.items() if k != "seeds"} for run in runs]
     configs: dict[str, RunConfig] = {}
     for number, run in enumerate(runs, 1):
         with located(f"{path}, run {number}"):
-            config = make_config({**table, **run, **overrides})
-            refuse_unused(run, config)
-        folder = re.sub(r"[^\w.=+-]+", "-", config.label).strip("-.") or f"run-{number}"
-        if folder in configs:
-            raise ConfigError(
-                f"{path}, run {number}: another run is called {config.label!r} too: give it a name"
-            )
-        configs[folder] = config
+            own = isinstance(run.get("seeds"), list)  # a number is what older files call directions
+            seeds = _seeds(run.pop("seeds") if own else shared)
+            asked = {**table, **run, **overrides}
+            made = [make_config(asked if seed is None else {**asked, "seed": seed}) for seed in seeds]
+            refuse_unused(run, made[0])
+        for config, seed in zip(made, seeds, strict=True):
+            folder = re.sub(r"[^\w.=+-]+", "-", config.label).strip("-.") or f"run-{number}"
+            folder += "" if seed is None else f"-s{seed}"
+            if folder in configs:
+                raise ConfigError(
+                    f"{path}, run {number}: another run is called {config.label!r} too: give it a name"
+                )
+            configs[folder] = config
     with located(path):
         refuse_unused({**table, **overrides}, *configs.values())
     return Comparison(title, configs)
+
+
+def _seeds(asked: Any) -> list[int | None]:
+    """The seeds of a run; [None]: the one of its settings."""
+    if asked is None:
+        return [None]
+    whole = isinstance(asked, list) and all(isinstance(s, int) and not isinstance(s, bool) for s in asked)
+    if not whole or not asked or len(set(asked)) < len(asked):
+        raise ConfigError(
+            f"seeds must be a list of different whole numbers, such as [0, 1, 2], got {asked!r}"
+        )
+    return list(asked)
 
 
 def run_all(

@@ -35,7 +35,7 @@ def rows(runs: list[Summary]) -> list[list[str]]:
 def _row(run: Summary, ratio: Compression | None) -> list[str]:
     return [
         run.facts.label,
-        "-" if run.metric is None else f"{run.metric:.4f}" if abs(run.metric) < 10 else f"{run.metric:.5g}",
+        _metric(run),
         format_bytes(run.up),
         format_bytes(run.down),
         "-" if ratio is None else times(ratio.up, ratio.down, ratio.total),
@@ -44,6 +44,16 @@ def _row(run: Summary, ratio: Compression | None) -> list[str]:
         format_bytes(run.down_first),
         format_bytes(run.down_dense),
     ]
+
+
+def _metric(run: Summary) -> str:
+    if run.diverged is not None:
+        return "diverged"
+    if run.metric is None:
+        return "-"
+    digits = "{:.4f}" if abs(run.metric) < 10 else "{:.5g}"
+    width = "" if run.interval is None else f"±{digits.format(run.interval)}"
+    return digits.format(run.metric) + width
 
 
 def caption(runs: list[Summary]) -> str:
@@ -60,7 +70,8 @@ def caption(runs: list[Summary]) -> str:
         if against
         else "compression: 4 D bytes a message over bytes sent"
     )
-    return "; ".join(tasks) + "; " + how
+    several = "; ±: Student's 95 % interval of the mean" if any(r.interval is not None for r in runs) else ""
+    return "; ".join(tasks) + "; " + how + several
 
 
 def terminal(runs: list[Summary], width: int = WIDE) -> Table:
