@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
+from click import BadParameter
 
-from narrowcast.runs.config import RunConfig
+from narrowcast.runs.config import CHOICES, RunConfig
+from narrowcast.runs.kinds import COUNT, RATE
 from narrowcast.runs.words import flag, off
 
+METAVARS = {int: "COUNT", str: "NUMBER|auto"}
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 
 
@@ -25,16 +28,18 @@ def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
             continue
         kinds = _types(field.annotation)
         kind = next((t for t in (bool, str, int, float) if t in kinds), str)
-        default = "" if field.default in (None, "", False) else f" [default: {field.default}]"
-        text = (field.description or "") + default
-        hints[name] = Annotated[kind | None, typer.Option(_declaration(name), help=text, show_default=False)]
+        shown = f"{field.description or ''}{_choices(name, field.description or '')}{_default(field.default)}"
+        metavar = METAVARS.get(kind) if _parsers(name) else None
+        kind = str if _parsers(name) else kind
+        option = typer.Option(_declaration(name), help=shown, show_default=False, metavar=metavar)
+        hints[name] = Annotated[kind | None, option]
         flags.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name])
         )
 
     def wrapped(**arguments: Any) -> None:
         own_names = {p.name for p in own}
-        chosen = {k: v for k, v in arguments.items() if k not in own_names and v is not None}
+        chosen = {k: _parsed(k, v) for k, v in arguments.items() if k not in own_names and v is not None}
         command(**{k: v for k, v in arguments.items() if k in own_names}, flags=chosen)
 
     wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
@@ -48,6 +53,33 @@ def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
 def _declaration(name: str) -> str:
     on_by_default = RunConfig.model_fields[name].default is True
     return f"{flag(name)}/{off(name)}" if on_by_default else flag(name)
+
+
+def _choices(name: str, text: str) -> str:
+    """The words that a setting may be, where its text does not say them."""
+    known = CHOICES.get(name, ())
+    return "" if all(choice in text for choice in known) else f" ({', '.join(known)})"
+
+
+def _default(value: Any) -> str:
+    return "" if value is None or value is False or value == "" else f" [default: {value}]"
+
+
+def _parsers(name: str) -> list[Any]:
+    """How a setting is read that may be written in more ways than its type is: 64k, auto."""
+    field = RunConfig.model_fields[name]
+    inner = [part for option in typing.get_args(field.annotation) for part in typing.get_args(option)]
+    return [part for part in (*field.metadata, *inner) if part in (COUNT, RATE)]
+
+
+def _parsed(name: str, value: Any) -> Any:
+    for parser in _parsers(name):
+        try:
+            read = parser.func(value)
+            value = int(read) if parser is COUNT else read
+        except ValueError as error:
+            raise BadParameter(str(error), param_hint=flag(name)) from None
+    return value
 
 
 def _types(annotation: Any) -> set[Any]:

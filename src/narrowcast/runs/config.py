@@ -25,7 +25,7 @@ from pydantic import (
 from narrowcast import choices
 from narrowcast.errors import ConfigError
 from narrowcast.methods.table import METHODS, OPTIMISERS
-from narrowcast.runs.kinds import Bits, Count, Positive, Rate, Refresh, Schedule, Share
+from narrowcast.runs.kinds import COUNT, Bits, Positive, Rate, Refresh, Schedule, Share
 from narrowcast.subspaces.table import KINDS
 from narrowcast.tasks.table import CUSTOM, TASKS
 from narrowcast.wire.table import FORMATS
@@ -60,7 +60,7 @@ class RunConfig(BaseModel):
     task: str = Field(description="what to train: " + ", ".join(TASKS))
     method: str = Field("static", description="how to compress: " + ", ".join(METHODS))
     name: str = Field("", description="label in tables and pictures (default: method and dim)")
-    seed: Annotated[int, Count, Field(ge=0, lt=1 << 63)] = Field(
+    seed: Annotated[int, COUNT, Field(ge=0, lt=1 << 63)] = Field(
         0, description="of theta0, A, the clients and the sampling"
     )
 
@@ -92,14 +92,14 @@ class RunConfig(BaseModel):
     error_feedback: bool = Field(
         True, description="clients keep what they could not send (topk, stc, powersgd)"
     )
-    warmup: Annotated[int, Count, Field(ge=0)] = Field(0, description="dgc: rounds until k is reached")
-    sketch_rows: Annotated[int, Count, Field(ge=1, le=64)] = Field(5, description="fetchsgd: of the sketch")
+    warmup: Annotated[int, COUNT, Field(ge=0)] = Field(0, description="dgc: rounds until k is reached")
+    sketch_rows: Annotated[int, COUNT, Field(ge=1, le=64)] = Field(5, description="fetchsgd: of the sketch")
     sketch_columns: Positive | None = Field(None, description="fetchsgd: its columns (default: D / 4 rows)")
-    rank: Annotated[int, Count, Field(ge=1, le=1024)] = Field(2, description="of powersgd, random-low-rank")
-    levels: Annotated[int, Count, Field(ge=1, le=127)] = Field(
+    rank: Annotated[int, COUNT, Field(ge=1, le=1024)] = Field(2, description="of powersgd, random-low-rank")
+    levels: Annotated[int, COUNT, Field(ge=1, le=127)] = Field(
         7, description="qsgd: steps from 0 to the norm"
     )
-    directions: Annotated[int, Count, Field(ge=1, le=1 << 16)] = Field(
+    directions: Annotated[int, COUNT, Field(ge=1, le=1 << 16)] = Field(
         1024, description="fedkseed: K, of seeded directions"
     )
     epsilon: Annotated[float, Field(gt=0, le=1)] = Field(1e-3, description="fedkseed: how far a probe goes")
@@ -114,7 +114,7 @@ class RunConfig(BaseModel):
     epochs: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
         None, description="length of the run in epochs"
     )
-    rounds: Annotated[int, Count, Field(ge=1, lt=1 << 31)] | None = Field(
+    rounds: Annotated[int, COUNT, Field(ge=1, lt=1 << 31)] | None = Field(
         None, description="length of the run in rounds"
     )
     cohort: Positive | None = Field(
@@ -126,7 +126,7 @@ class RunConfig(BaseModel):
         0.0, description="fraction of those that never answer"
     )
     local_steps: Positive | None = Field(None, description="steps of a client a round (fedavg: 5, others: 1)")
-    local_batch: Annotated[int, Count, Field(ge=0)] = Field(
+    local_batch: Annotated[int, COUNT, Field(ge=0)] = Field(
         0, description="examples of a local step (0: all it has)"
     )
     local_lr: Annotated[float, Field(gt=0)] | None = Field(
@@ -136,7 +136,7 @@ class RunConfig(BaseModel):
         None, description="FedProx's mu, against walking away in local steps (fedprox: 0.1, others: 0)"
     )
     weighting: str = Field("clients", description="what an update weighs")
-    evaluate_every: Annotated[int, Count, Field(ge=0)] | None = Field(
+    evaluate_every: Annotated[int, COUNT, Field(ge=0)] | None = Field(
         None, description="rounds between evaluations (default: an epoch; 0: only at the end)"
     )
     per_client: bool = Field(
@@ -145,20 +145,20 @@ class RunConfig(BaseModel):
     engine: str = Field(
         "here", description="where clients run: in this process, or as nodes of Flower's simulation engine"
     )
-    threads: Annotated[int, Count, Field(ge=1, le=4096)] | None = Field(
+    threads: Annotated[int, COUNT, Field(ge=1, le=4096)] | None = Field(
         None, description="of this machine (default: 1 for small models, else all cores)"
     )
 
     clients: Positive | None = Field(None, description="number of clients (default: the task's)")
     partition: str | None = Field(None, description="of data into clients")
     alpha: Annotated[float, Field(gt=0)] = Field(0.5, description="of the Dirichlet partition")
-    width: Annotated[int, Count, Field(ge=1, le=1 << 20)] | None = Field(
+    width: Annotated[int, COUNT, Field(ge=1, le=1 << 20)] | None = Field(
         None, description="width of the model (default: the task's)"
     )
     trainable: str = Field(
         "all", description="parameters that are trained and sent: all, biases and head (BitFit), or LoRA's"
     )
-    lora_rank: Annotated[int, Count, Field(ge=1, le=1024)] = Field(4, description="r of --trainable lora")
+    lora_rank: Annotated[int, COUNT, Field(ge=1, le=1024)] = Field(4, description="r of --trainable lora")
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         4.0, description="its scale: W + alpha/r B A"
     )
@@ -170,7 +170,7 @@ class RunConfig(BaseModel):
     model: str | None = Field(
         None, description="of a task over text: a folder, a name on the hub, minilm, smollm2, or tiny"
     )
-    tokens: Annotated[int, Count, Field(ge=8, le=1 << 20)] | None = Field(
+    tokens: Annotated[int, COUNT, Field(ge=8, le=1 << 20)] | None = Field(
         None, description="of the longest sequence of a task over text (default: the task's)"
     )
     precision: str = Field("f32", description="a text model computes in; theta and messages do not change")

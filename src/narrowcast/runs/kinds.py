@@ -47,10 +47,10 @@ def _schedule(value: Any) -> Any:
     return value
 
 
-Count = BeforeValidator(_count)
-Positive = Annotated[int, Count, Field(ge=1, le=1 << 40)]
+COUNT, RATE = BeforeValidator(_count), BeforeValidator(_rate)
+Positive = Annotated[int, COUNT, Field(ge=1, le=1 << 40)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Bits = Annotated[float, Field(ge=0.25, le=32)]
-Rate = Annotated[float | str, BeforeValidator(_rate)]
+Rate = Annotated[float | str, RATE]
 Refresh = Annotated[str, BeforeValidator(_refresh)]
 Schedule = Annotated[str, BeforeValidator(_schedule)]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from narrowcast.runs.summary import Compression, Summary, compression, reference
-from narrowcast.tables import markdown_table, plain_table, times
+from narrowcast.tables import PlainTable, markdown_table, plain_table, times
 from narrowcast.units import format_bytes, format_count, format_seconds
 
 HEAD = (
@@ -74,7 +72,7 @@ def caption(runs: list[Summary]) -> str:
     return "; ".join(tasks) + "; " + how + several
 
 
-def terminal(runs: list[Summary], width: int = WIDE) -> Table:
+def terminal(runs: list[Summary], width: int = WIDE) -> PlainTable:
     """For a terminal of so many columns: a narrow one does without the parts of `down`."""
     shown = len(HEAD) if width >= WIDE else len(HEAD) - 2
     return plain_table(head(runs)[:shown], [row[:shown] for row in rows(runs)], caption(runs))
