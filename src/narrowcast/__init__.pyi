@@ -11,7 +11,9 @@ from .rounds import RoundRecord as RoundRecord
 from .rounds import Simulation as Simulation
 from .rounds import Task as Task
 from .rounds import simulate as simulate
+from .runs import apply as apply
 from .runs import load_model as load_model
+from .runs import save_model as save_model
 from .subspaces import KINDS as KINDS
 from .subspaces import Subspace as Subspace
 from .subspaces import SubspaceSpec as SubspaceSpec

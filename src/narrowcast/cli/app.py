@@ -28,6 +28,8 @@ COMMANDS: Registry[Any] = Registry(
         "show": "narrowcast.cli.show:show",
         "methods": "narrowcast.cli.methods:methods",
         "export": "narrowcast.cli.export:export",
+        "push": "narrowcast.cli.hub:push",
+        "pull": "narrowcast.cli.hub:pull",
         "plan": "narrowcast.cli.plan:plan",
         "measure": "narrowcast.cli.measure:measure",
         "data": "narrowcast.cli.data:data",

@@ -10,7 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from narrowcast.flower import shelf
-from narrowcast.flower.messages import Ask, Order, pack, unpack
+from narrowcast.flower.messages import Ask, Exam, Order, pack, unpack
 from narrowcast.flower.node import Hosted, Node
 from narrowcast.flower.settings import run_settings
 from narrowcast.rounds.task import Task
@@ -46,6 +46,11 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         order = unpack(message.content, Order)
         return Message(pack(node(context, order.run).answer(order)), reply_to=message)
+
+    @app.evaluate()
+    def examine(message: Message, context: Context) -> Message:
+        exam = unpack(message.content, Exam)
+        return Message(pack(node(context, exam.run).examine(exam)), reply_to=message)
 
     return app
 

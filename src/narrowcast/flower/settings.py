@@ -52,6 +52,10 @@ class FleetSettings(BaseModel):
     norm_bound: Annotated[float, Field(ge=0)] = Field(
         default=30.0, description="an update's norm, times the median of those before; 0: not bounded"
     )
+    json_log: str = Field(default="", description="a file for the log as JSON, a line an event")
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        default=0, description="of loopback, where /metrics is answered for Prometheus; 0: nowhere"
+    )
 
 
 def ours(run_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,10 @@ class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     lost: int = 0  # clients whose private state was lost, and begun anew
     rolled_back: bool = False  # the round led to a model that could not be used: it is an earlier one again
     metrics: dict[str, float] = {}  # on held-out data, where this round was evaluated
+    node_metrics: dict[str, float] = {}  # the same on what nodes hold out: means over `node_examples`
+    node_examples: int = 0
+    evaluate_up: int = 0  # bytes of that, which `up` and `down` leave out
+    evaluate_down: int = 0
     seconds: float = 0.0
     client_seconds: float = 0.0  # a client's share: reconcile, and its part of the cohort's training
     peak_memory: int = 0  # resident bytes of this process at its peak during the round

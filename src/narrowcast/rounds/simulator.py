@@ -124,7 +124,7 @@ class Simulation(Training):
             except (WireError, FormatError) as error:
                 # It is our own message: only a gradient that blew up makes it bad.
                 raise Diverged(
-                    f"the gradient is not finite in round {work.round.number}: lower --lr"
+                    f"the gradient is not finite in round {work.round.number + 1}: lower --lr"
                 ) from error
             record.up += size * len(members)
             record.clients += len(members)
@@ -157,13 +157,13 @@ class Simulation(Training):
             weight += capped(claim)
         record.lost = self.store.lost - lost
         if group and not weight:
-            raise Diverged(f"every update of round {work.round.number} was refused: lower --lr")
+            raise Diverged(f"every update of round {work.round.number + 1} was refused: lower --lr")
         return acc, losses, weight
 
     def _check(self, loss: float, round: Round) -> None:
         if not math.isfinite(loss):
             raise Diverged(
-                f"the loss is {loss} in round {round.number}: lower --lr (it was {self.plan.rate:g})"
+                f"the loss is {loss} in round {round.number + 1}: lower --lr (it was {self.plan.rate:g})"
             )
 
     def _weight(self, client: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import tomli_w
@@ -18,6 +17,7 @@ from narrowcast.rounds.sampling import Cohorts
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.task import Task
 from narrowcast.rounds.tune import Found
+from narrowcast.runs import bases
 from narrowcast.runs.config import RENAMED, RunConfig
 from narrowcast.runs.modelfile import Base
 from narrowcast.tasks.table import SETTINGS, build
@@ -91,7 +91,12 @@ def _identity(config: RunConfig, theta0: Tensor, salt: bytes) -> bytes:
 
 
 def base_of(config: RunConfig, task: Task) -> Base:
-    """Where the task's theta0 is from, for whoever gets the model: no path of this machine is in it."""
+    """Where the task's model is from, for whoever gets the file: no path of this machine is in it."""
+    return bases.described(task, named(config))
+
+
+def named(config: RunConfig) -> Base:
+    """What the settings alone say of it."""
     from_outside = {
         "data",
         "model",
@@ -103,9 +108,7 @@ def base_of(config: RunConfig, task: Task) -> Base:
         "validation",
     }
     settings = config.model_dump(include=SETTINGS[config.task] - from_outside, exclude_none=True)
-    name = Path(config.model).name if config.model and Path(config.model).is_dir() else config.model or ""
-    revision = getattr(getattr(getattr(task, "module", None), "config", None), "_commit_hash", None)
-    return Base(config.task, name, str(revision or ""), config.seed, settings)
+    return Base(config.task, bases.portable(config.model or ""), "", config.seed, settings)
 
 
 def _description(config: RunConfig) -> bytes:

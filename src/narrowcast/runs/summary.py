@@ -35,6 +35,8 @@ class Summary:
     seeds: tuple[int, ...] = ()  # of the runs that this is the mean of, if it is one
     interval: float | None = None  # half of Student's 95 % interval of their metric
     band: tuple[tuple[float, float], ...] = ()  # of the metric, at every evaluation
+    at_nodes: float | None = None  # the headline metric on what nodes hold out, at the last evaluation there
+    evaluation: int = 0  # bytes of that, which `up` and `down` leave out
 
     @property
     def complete(self) -> bool:
@@ -100,6 +102,8 @@ def _summary(folder: Path, facts: Facts, rows: list[RoundRecord]) -> Summary:
         seconds=sum(r.seconds for r in rows),
         curve=curve,
         last=next((r.metrics for r in reversed(rows) if r.metrics), {}),
+        at_nodes=next((r.node_metrics.get(facts.metric) for r in reversed(rows) if r.node_metrics), None),
+        evaluation=sum(r.evaluate_up + r.evaluate_down for r in rows),
     )
 
 

@@ -9,10 +9,15 @@ from narrowcast.registry import Registry
 if TYPE_CHECKING:
     from narrowcast.rounds.task import Task
     from narrowcast.tasks.options import TaskOptions
+    from narrowcast.tasks.start import Start
 
 
 class Builder(Protocol):
     def __call__(self, options: TaskOptions) -> Task: ...
+
+
+class Starter(Protocol):
+    def __call__(self, options: TaskOptions) -> Start: ...
 
 
 CUSTOM = "custom"  # a task of the caller's own, as in a Flower app
@@ -32,6 +37,23 @@ TASKS: Registry[Builder] = Registry(
         "quadratic": "narrowcast.tasks.quadratic:build",
     },
 )
+
+STARTS: Registry[Starter] = Registry(
+    "task",
+    {
+        "digits": "narrowcast.tasks.digits:start",
+        "fashion-mnist": "narrowcast.tasks.fashion_mnist:start",
+        "fashion-mnist-conv": "narrowcast.tasks.fashion_mnist:start_conv",
+        "mnist": "narrowcast.tasks.mnist:start",
+        "cifar10": "narrowcast.tasks.cifar10:start",
+        "cifar10-small": "narrowcast.tasks.cifar10:start",
+        "sst2": "narrowcast.tasks.text.sst2:start",
+        "personachat": "narrowcast.tasks.text.personachat:start",
+        "text-lm": "narrowcast.tasks.text.text_lm:start",
+        "quadratic": "narrowcast.tasks.quadratic:start",
+    },
+)
+"""The model of each task before training, for which no data is needed."""
 
 _CUT = {"clients", "partition", "alpha"}
 _CHOSEN = {"validation", "examples", "test_examples"}
