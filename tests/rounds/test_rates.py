@@ -77,8 +77,14 @@ def test_a_simulation_takes_auto() -> None:
 def test_a_lucky_trial_at_the_edge_is_not_trusted() -> None:
     """Scores of fedprox on digits, seed 2: 1.76 did best, and the run at 1.24 ended at 0.51."""
     scores = {0.22: -0.374, 0.439: -0.322, 0.878: -0.33, 1.76: -0.228, 3.51: -0.651}
-    assert rates.middle(scores) == pytest.approx(0.62, abs=0.01)
-    assert rates.middle({1.0: -0.5, 2.0: -0.1, 4.0: -math.inf}) == pytest.approx(math.sqrt(2))
+    assert rates.safe(scores) == pytest.approx(0.62, abs=0.01)
+    assert rates.safe({1.0: -0.5, 2.0: -0.1, 4.0: -math.inf}) == pytest.approx(math.sqrt(2))
+
+
+def test_nothing_above_the_best_trial_is_trusted() -> None:
+    """Scores of fedavg on digits, seed 0: the run at 0.933 ended at 0.85, the one at 0.467 at 0.95."""
+    scores = {0.0826: -0.582, 0.331: -0.336, 0.66: -0.225, 1.32: -0.313, 2.64: -1.14}
+    assert rates.safe(scores) == pytest.approx(0.467, abs=0.001)
 
 
 @pytest.mark.parametrize("wrong", ["Auto", "", -1.0, 0.0, math.nan, math.inf])

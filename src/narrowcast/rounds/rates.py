@@ -8,8 +8,9 @@ the scale: a round at a tiny rate r moves theta by |Delta|, and rates are counte
 squeezed into them, until the best lies inside; then one at each side of it, at half and double. Trials
 share their clients, examples and A, so that they differ by the rate alone; a trial's score is the clients'
 own loss over its last quarter, taken before they train: no test data, nothing that a client would not send
-anyway. The rate taken is the middle of the two neighbours the worse of which does best: a run is longer
-than a trial, and a rate that is good only beside the edge of divergence will cross it.
+anyway. The rate taken is the middle of the two neighbours the worse of which does best, but no more than
+the best over sqrt(2): a run is longer than a trial, and a rate that is good only beside the edge of
+divergence will cross it.
 
 `first_step` takes the scale alone, at half its length: for a fleet, where every round of a trial takes its
 time. Both read clients' losses and updates: a run that accounts for privacy must count them, or be given a
@@ -64,19 +65,19 @@ def by_trials(plan: Plan, method: Method[Any], clients: int, begin: Begin, say: 
     centre = min(scores, key=lambda rate: (-scores[rate], rate))
     for near in (centre / math.sqrt(FACTOR), centre * math.sqrt(FACTOR)):
         scores[_short(near)] = trials.score(_short(near))
-    return trials.found(_short(middle(scores)))
+    return trials.found(_short(safe(scores)))
 
 
-def middle(scores: Mapping[float, float]) -> float:
-    """The geometric middle of the two neighbours, a factor of two apart, the worse of which does best.
-
-    Of equals the smaller. So a lucky trial beside the edge of divergence does not count by itself.
-    """
+def safe(scores: Mapping[float, float]) -> float:
+    """The middle of the two neighbours, a factor of two apart, the worse of which does best (of equals the
+    smaller), and no more than the best rate over sqrt(2): a lucky trial beside the edge of divergence counts for
+    little, and nothing above the best is trusted."""
     low, high = min(
         (pair for pair in pairwise(sorted(scores)) if pair[1] < 2.1 * pair[0]),
         key=lambda pair: (-min(scores[pair[0]], scores[pair[1]]), pair),
     )
-    return math.sqrt(low * high)
+    best = min(scores, key=lambda rate: (-scores[rate], rate))
+    return min(math.sqrt(low * high), best / math.sqrt(2.0))
 
 
 def first_step(plan: Plan, method: Method[Any], begin: Begin) -> Found:

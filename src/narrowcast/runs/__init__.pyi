@@ -23,3 +23,4 @@ from .threads import using_threads as using_threads
 from .frontier import bytes_axis as bytes_axis
 from .style import FAMILY as FAMILY
 from .style import STYLE as STYLE
+from .library import simulate as simulate

@@ -61,6 +61,11 @@ class Prepared:
         return Simulation(self.task, self.method, self.plan)
 
 
+def default_threads(D: int) -> int:
+    """For a model of D parameters."""
+    return 1 if D < SMALL_MODEL else pool.default_threads()
+
+
 def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> Prepared:
     """`task` is the caller's own, in place of the one that the configuration names.
 
@@ -79,7 +84,7 @@ def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> P
             **{
                 name: bits for name in ("up_bits", "down_bits") if (bits := getattr(method, name, 32.0)) != 32
             },
-            "threads": config.threads or (1 if theta0.numel() < SMALL_MODEL else pool.default_threads()),
+            "threads": config.threads or default_threads(theta0.numel()),
         }
     )
     run = _identity(config, theta0, salt)
