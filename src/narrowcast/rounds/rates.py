@@ -70,7 +70,7 @@ def by_trials(plan: Plan, method: Method[Any], clients: int, begin: Begin, say: 
 
 def safe(scores: Mapping[float, float]) -> float:
     """The middle of the two neighbours, a factor of two apart, the worse of which does best (of equals the
-    smaller), and no more than the best rate over sqrt(2): a lucky trial beside the edge of divergence counts for
+    smaller), and no more than the best rate over sqrt(2): a lucky trial beside the edge counts for
     little, and nothing above the best is trusted."""
     low, high = min(
         (pair for pair in pairwise(sorted(scores)) if pair[1] < 2.1 * pair[0]),
