@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fake_grid import FakeGrid
 from narrowcast.flower import FleetSettings, LoaderTask, ModelTask, client_app, fleet
 from narrowcast.flower.federation import Federation
-from narrowcast.flower.messages import Sums, pack, unpack
+from narrowcast.flower.messages import Here, Sums, pack, unpack
 from narrowcast.flower.server import driver
 from narrowcast.flower.tasks import apart
 from narrowcast.rounds import records
@@ -200,3 +200,9 @@ def test_records_summary_and_table_have_it(tmp_path: Path) -> None:
     assert "at the nodes" in table.head([summary])
     assert f"{summary.at_nodes:.4f}" in table.rows([summary])[0]
     assert "evaluation at the nodes" in table.caption([summary])
+
+
+def test_a_node_of_before_takes_part_without_being_asked() -> None:
+    """What it says of itself is shorter by the held-out examples: a server is upgraded before its nodes."""
+    before = msgspec.msgpack.encode([[0], [20], [bytes(8), None]])
+    assert msgspec.msgpack.decode(before, type=Here).held == 0

@@ -75,17 +75,24 @@ def require(extra: str = "flower") -> None:
 def _print(outcome: Outcome) -> None:
     from narrowcast.cli.show import show_runs
     from narrowcast.cli.terminal import console
+    from narrowcast.runs import run_folder
     from narrowcast.units import format_bytes
 
     show_runs([outcome.folder])
+    model = outcome.folder / run_folder.MODEL
     up, down = outcome.wire
     each = max(1, outcome.messages)
     console.print(
         f"payload: {format_bytes(outcome.up)} up, {format_bytes(outcome.down)} down, as encoded\n"
         f"on the wire: {format_bytes(up)} up, {format_bytes(down)} down, counted by a proxy: with Flower's "
         f"own requests, its polling, and {outcome.nodes} nodes joining\n"
-        f"the engine added {format_bytes((up + down - outcome.up - outcome.down) // each)} a node and round, "
-        f"and a round took {outcome.seconds / outcome.rounds:.1f} s; logs: {outcome.folder.parent}",
+        f"the engine added {format_bytes((up + down - outcome.up - outcome.down) // each)} a node and round\n"
+        f"a round took {outcome.a_round:.1f} s, and little of that is training: a node asks for work every "
+        "three seconds, and each message starts a process that imports torch, for its one task. More local "
+        "steps a round (--local-steps), or more clients a node, are nearly free\n"
+        f"{outcome.seconds:.0f} s in all, with the start of everything; logs: {outcome.folder.parent}\n"
+        f"the model is a file of {format_bytes(model.stat().st_size)}; in full: narrowcast export "
+        f"{outcome.folder} --to digits.pt",
         highlight=False,
         soft_wrap=True,
     )
