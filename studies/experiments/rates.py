@@ -18,10 +18,8 @@ from typing import Any
 
 from narrowcast.errors import Diverged
 from narrowcast.methods import METHODS
-from narrowcast.rounds.tune import Grid, best_of, search
-from narrowcast.runs import make_config
-from narrowcast.runs.prepared import prepare
-from narrowcast.runs.threads import using_threads
+from narrowcast.rounds import Grid, best_of, search
+from narrowcast.runs import make_config, prepare, using_threads
 from narrowcast.tables import markdown_table
 
 HERE = Path(__file__).parent / "results" / "rates"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -12,8 +13,12 @@ from narrowcast.units import parse_count
 
 def _count(value: Any) -> Any:
     """ "64k", "1M" -> a whole number; what is none is for the next check to refuse."""
+    if not isinstance(value, str):
+        return value
+    if re.fullmatch(r"[+-]?[0-9]+", value.strip()):
+        return int(value)
     try:
-        return parse_count(value) if isinstance(value, str) and value.strip() != "0" else value
+        return parse_count(value)
     except ValueError:
         raise ValueError(f"must be a whole number, such as 500, 64k or 1M, got {value!r}") from None
 
