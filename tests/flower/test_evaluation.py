@@ -202,6 +202,18 @@ def test_records_summary_and_table_have_it(tmp_path: Path) -> None:
     assert "evaluation at the nodes" in table.caption([summary])
 
 
+def test_what_nodes_found_of_a_model_that_was_taken_back_is_not_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, _ = federation(config())
+    monkeypatch.setattr(run.task, "evaluate", lambda theta: {"accuracy": math.nan if run.round == 2 else 0.5})
+    done = list(run)
+    assert [r.rolled_back for r in done] == [False, True, False, False]
+    assert not done[1].node_metrics
+    assert done[1].node_examples == 0
+    assert done[3].node_metrics
+
+
 def test_a_node_of_before_takes_part_without_being_asked() -> None:
     """What it says of itself is shorter by the held-out examples: a server is upgraded before its nodes."""
     before = msgspec.msgpack.encode([[0], [20], [bytes(8), None]])

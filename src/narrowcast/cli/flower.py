@@ -87,9 +87,10 @@ def _print(outcome: Outcome) -> None:
         f"on the wire: {format_bytes(up)} up, {format_bytes(down)} down, counted by a proxy: with Flower's "
         f"own requests, its polling, and {outcome.nodes} nodes joining\n"
         f"the engine added {format_bytes((up + down - outcome.up - outcome.down) // each)} a node and round\n"
-        f"a round took {outcome.a_round:.1f} s, and little of that is training: a node asks for work every "
-        "three seconds, and each message starts a process that imports torch, for its one task. More local "
-        "steps a round (--local-steps), or more clients a node, are nearly free\n"
+        f"a round took {outcome.a_round:.1f} s, {outcome.working:.1f} of them with a message at work on a "
+        "node. The rest is the engine's: a node asks for work every three seconds, and each message starts a "
+        "process that imports torch. So a message should be worth it: several clients a node, several "
+        "local steps (here 8)\n"
         f"{outcome.seconds:.0f} s in all, with the start of everything; logs: {outcome.folder.parent}\n"
         f"the model is a file of {format_bytes(model.stat().st_size)}; in full: narrowcast export "
         f"{outcome.folder} --to digits.pt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from contextlib import ExitStack
@@ -29,7 +30,8 @@ ACROSS, RATES = 0.1, {"narrow": 20.0, "signsgd": 0.01, "random-low-rank": 0.01, 
 # A message costs seconds, so each is worth eight local steps: in eight rounds that is 0.92, and 0.53 without.
 LOCAL = {"local-steps": 8, "local-batch": 32, "local-lr": 0.1}
 COMPONENTS = {
-    "client.py": "from narrowcast.flower import client_app\n\napp = client_app()\n",
+    "client.py": "from narrowcast.flower import client_app, sizes_mod\n\n"
+    "app = client_app(mods=[sizes_mod])\n",
     "server.py": "from narrowcast.flower import server_app\n\napp = server_app()\n",
     "__init__.py": '"""The demo\'s Flower app: a built-in task."""\n',
 }
@@ -46,6 +48,7 @@ class Outcome:
     rounds: int
     seconds: float  # in all
     a_round: float  # seconds of the one in the middle
+    working: float  # seconds of these in which a node had its message: reconciling, training, compressing
 
 
 def write_app(folder: Path, settings: dict[str, object]) -> Path:
@@ -131,7 +134,14 @@ def show(
     return Outcome(
         folder / "run", sum(r.up for r in done), sum(r.down for r in done), wire, nodes * len(done), nodes,
         len(done), time.monotonic() - started, median(record.seconds for record in done),
+        _working(folder),
     )  # fmt: skip
+
+
+def _working(folder: Path) -> float:
+    """The seconds of a message in the middle, as `sizes_mod` writes them to the nodes' logs."""
+    said = [re.findall(r"train: .* ([0-9.]+) s$", log.read_text(), re.M) for log in folder.glob("node-*.log")]
+    return median([float(seconds) for found in said for seconds in found] or [0.0])
 
 
 def _records(folder: Path) -> list[records.RoundRecord]:
