@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click import BadParameter
+from click import BadParameter, Context
+from pydantic.fields import FieldInfo
+from typer.core import TyperCommand, TyperOption
 
+from narrowcast.cli.terminal import plain_errors
+from narrowcast.registry import PLACE, Registry
 from narrowcast.runs.config import CHOICES, RunConfig
 from narrowcast.runs.kinds import COUNT, RATE
+from narrowcast.runs.own import admit, config_class, plain_types
+from narrowcast.runs.reading import read_toml
 from narrowcast.runs.words import flag, off
+from narrowcast.tasks.table import TASKS
 
 METAVARS = {int: "COUNT", str: "NUMBER|auto"}
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
@@ -26,12 +34,8 @@ def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
     for name, field in RunConfig.model_fields.items():
         if name == "task":
             continue
-        kinds = _types(field.annotation)
-        kind = next((t for t in (bool, str, int, float) if t in kinds), str)
-        shown = f"{field.description or ''}{_choices(name, field.description or '')}{_default(field.default)}"
-        metavar = METAVARS.get(kind) if _parsers(name) else None
-        kind = str if _parsers(name) else kind
-        option = typer.Option(_declaration(name), help=shown, show_default=False, metavar=metavar)
+        declared, kind, text, metavar = _flag(name, field)
+        option = typer.Option(declared, help=text, show_default=False, metavar=metavar)
         hints[name] = Annotated[kind | None, option]
         flags.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name])
@@ -47,44 +51,81 @@ def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
         [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in own] + flags
     )
     wrapped.__annotations__ = {k: v for k, v in hints.items() if k != "flags"}
+    wrapped.command_class = WithOwnFlags  # type: ignore[attr-defined]
     return wrapped
 
 
-def _declaration(name: str) -> str:
-    on_by_default = RunConfig.model_fields[name].default is True
-    return f"{flag(name)}/{off(name)}" if on_by_default else flag(name)
+class WithOwnFlags(TyperCommand):
+    """A command of a run, with flags for what the method and the task at hand have of their own."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        known = {parameter.name for parameter in self.params}
+        for parameter in self.params:
+            names = CHOICES.get(parameter.name or "")
+            if isinstance(names, Registry) and names.others and isinstance(parameter, TyperOption):
+                parameter.help = f"{parameter.help}; of others: {', '.join(names.others)}"
+        with plain_errors():
+            kind = config_class(*self._asked_for(ctx, args))
+        for name, field in kind.model_fields.items():
+            if name not in known | {"task"}:
+                declared, kind_of, text, _ = _flag(name, field)
+                words = [name, declared]
+                self.params.append(
+                    TyperOption(param_decls=words, type=kind_of, default=None, help=text, show_default=False)
+                )
+        return super().parse_args(ctx, args)
+
+    def _asked_for(self, ctx: Context, args: list[str]) -> tuple[str | None, str | None]:
+        """(task, method) that the words name, admitted; what flags those bring is not known yet."""
+        parser = self.make_parser(ctx)
+        parser.ignore_unknown_options = True
+        given, words, _ = parser.parse_args(list(args))
+        table = {"method": given["method"]} if given.get("method") else {}
+        first = given.get("task")
+        for word in [*([first] if isinstance(first, str) else []), *words]:
+            if word.endswith(".toml") and Path(word).is_file():
+                table = {**read_toml(Path(word)), **table}
+            elif word in TASKS.others or PLACE.fullmatch(word):
+                table["task"] = word
+        admit(table)
+        return table.get("task"), table.get("method")
+
+
+def _flag(name: str, field: FieldInfo) -> tuple[str, type, str, str | None]:
+    """(how it is written, its type, its help, what stands for its value there) of a setting."""
+    kind = next((t for t in (bool, str, int, float) if t in plain_types(field.annotation)), str)
+    declared = f"{flag(name)}/{off(name)}" if field.default is True else flag(name)
+    text = field.description or ""
+    text += _choices(name, text) + _default(field.default)
+    return (declared, str, text, METAVARS.get(kind)) if _parsers(field) else (declared, kind, text, None)
 
 
 def _choices(name: str, text: str) -> str:
     """The words that a setting may be, where its text does not say them."""
     known = CHOICES.get(name, ())
-    return "" if all(choice in text for choice in known) else f" ({', '.join(known)})"
+    return (
+        ""
+        if isinstance(known, Registry) or all(choice in text for choice in known)
+        else f" ({', '.join(known)})"
+    )
 
 
 def _default(value: Any) -> str:
     return "" if value is None or value is False or value == "" else f" [default: {value}]"
 
 
-def _parsers(name: str) -> list[Any]:
+def _parsers(field: FieldInfo) -> list[Any]:
     """How a setting is read that may be written in more ways than its type is: 64k, auto."""
-    field = RunConfig.model_fields[name]
     inner = [part for option in typing.get_args(field.annotation) for part in typing.get_args(option)]
     return [part for part in (*field.metadata, *inner) if part in (COUNT, RATE)]
 
 
 def _parsed(name: str, value: Any) -> Any:
-    for parser in _parsers(name):
+    field = RunConfig.model_fields.get(name)
+    for parser in _parsers(field) if field else ():
         try:
             read = parser.func(value)
             value = int(read) if parser is COUNT else read
         except ValueError as error:
             raise BadParameter(str(error), param_hint=flag(name)) from None
     return value
-
-
-def _types(annotation: Any) -> set[Any]:
-    """The plain types in an annotation such as Annotated[int, ...] | None."""
-    inner: Iterable[Any] = typing.get_args(annotation)
-    return (
-        set().union(*map(_types, inner)) if inner else {annotation} if isinstance(annotation, type) else set()
-    )

@@ -52,13 +52,11 @@ def demo(
 ) -> None:
     """Train digits on a real SuperLink with real SuperNodes, as processes on this machine."""
     from narrowcast.cli.terminal import console, plain_errors
-    from narrowcast.errors import ConfigError
     from narrowcast.methods.table import METHODS
 
     with plain_errors():
         require()
-        if method not in METHODS:
-            raise ConfigError(f"--method: unknown method {method!r}: choose one of {', '.join(METHODS)}")
+        METHODS.check(method)
         from narrowcast.flower import demo as demonstration
 
         folder = out or Path("runs") / "flower-demo"

@@ -17,7 +17,8 @@ from narrowcast.errors import ConfigError, Diverged, located
 from narrowcast.rounds.rates import Say
 from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
-from narrowcast.runs.reading import make_config, read_toml
+from narrowcast.runs.own import admit, config_class
+from narrowcast.runs.reading import as_config_error, make_config, read_toml
 from narrowcast.runs.runner import OnRecord
 from narrowcast.runs.used import refuse_unused
 
@@ -36,16 +37,20 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
     if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
         raise ConfigError(f"{path} compares nothing: it needs a [[run]] table for each run")
     overrides = overrides or {}
-    shared = table.pop("seeds", None) if isinstance(table.get("seeds"), list) else None
+    seeds_of_all = table.pop("seeds", None) if isinstance(table.get("seeds"), list) else None
     if "seed" in overrides:  # one seed for every run, over what the file says
-        shared, runs = None, [{k: v for k, v in run.items() if k != "seeds"} for run in runs]
+        seeds_of_all, runs = None, [{k: v for k, v in run.items() if k != "seeds"} for run in runs]
     configs: dict[str, RunConfig] = {}
+    own = _own_names(table, runs)
     for number, run in enumerate(runs, 1):
         with located(f"{path}, run {number}"):
-            own = isinstance(run.get("seeds"), list)  # a number is what older files call directions
-            seeds = _seeds(run.pop("seeds") if own else shared)
-            asked = {**table, **run, **overrides}
-            made = [make_config(asked if seed is None else {**asked, "seed": seed}) for seed in seeds]
+            several = isinstance(run.get("seeds"), list)  # a number is what older files call directions
+            seeds = _seeds(run.pop("seeds") if several else seeds_of_all)
+            mine = own[number - 1]
+            shared = {k: v for k, v in table.items() if k in mine or not any(k in names for names in own)}
+            asked = {**shared, **run, **overrides}
+            each = (asked if seed is None else {**asked, "seed": seed} for seed in seeds)
+            made = [make_config(one, admit=True) for one in each]
             refuse_unused(run, made[0])
         for config, seed in zip(made, seeds, strict=True):
             folder = re.sub(r"[^\w.=+-]+", "-", config.label).strip("-.") or f"run-{number}"
@@ -70,6 +75,18 @@ def _seeds(asked: Any) -> list[int | None]:
             f"seeds must be a list of different whole numbers, such as [0, 1, 2], got {asked!r}"
         )
     return list(asked)
+
+
+def _own_names(table: dict[str, Any], runs: list[dict[str, Any]]) -> list[set[str]]:
+    """Of each run the settings that its method or task alone has: where they are shared, others lack them."""
+    names = []
+    for run in runs:
+        settings = {"method": None, **table, **run}
+        admit(settings)
+        with as_config_error():
+            kind = config_class(settings.get("task"), settings["method"])
+        names.append(kind.model_fields.keys() - RunConfig.model_fields.keys())
+    return names
 
 
 def run_all(
