@@ -4,6 +4,7 @@ from .methods import METHODS as METHODS
 from .methods import Method as Method
 from .methods import method as method
 from .errors import Diverged as Diverged
+from .registry import register as register
 from .wire import WireError as WireError
 from .rounds import Batch as Batch
 from .rounds import Plan as Plan

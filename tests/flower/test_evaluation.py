@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fake_grid import FakeGrid
 from narrowcast.flower import FleetSettings, LoaderTask, ModelTask, client_app, fleet
 from narrowcast.flower.federation import Federation
-from narrowcast.flower.messages import Sums, pack, unpack
+from narrowcast.flower.messages import Here, Sums, pack, unpack
 from narrowcast.flower.server import driver
 from narrowcast.flower.tasks import apart
 from narrowcast.rounds import records
@@ -200,3 +200,21 @@ def test_records_summary_and_table_have_it(tmp_path: Path) -> None:
     assert "at the nodes" in table.head([summary])
     assert f"{summary.at_nodes:.4f}" in table.rows([summary])[0]
     assert "evaluation at the nodes" in table.caption([summary])
+
+
+def test_what_nodes_found_of_a_model_that_was_taken_back_is_not_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, _ = federation(config())
+    monkeypatch.setattr(run.task, "evaluate", lambda theta: {"accuracy": math.nan if run.round == 2 else 0.5})
+    done = list(run)
+    assert [r.rolled_back for r in done] == [False, True, False, False]
+    assert not done[1].node_metrics
+    assert done[1].node_examples == 0
+    assert done[3].node_metrics
+
+
+def test_a_node_of_before_takes_part_without_being_asked() -> None:
+    """What it says of itself is shorter by the held-out examples: a server is upgraded before its nodes."""
+    before = msgspec.msgpack.encode([[0], [20], [bytes(8), None]])
+    assert msgspec.msgpack.decode(before, type=Here).held == 0

@@ -52,7 +52,8 @@ class Examination:
         for node in nodes:
             have, down, theta0 = self.sending(node)
             content = pack(Exam(self.fleet.run, have, down, theta0))
-            exams.append(Message(content, node, MessageType.EVALUATE, ttl=timeout))
+            number = str(self.record.round + 1)
+            exams.append(Message(content, node, MessageType.EVALUATE, ttl=timeout, group_id=number))
         return exams
 
     def _hear(self, replies: Iterable[Message]) -> list[int]:

@@ -131,7 +131,7 @@ class Federation(Training):
         counted, kept = ([known.get(client) for client in clients] for known in (self.counted, self.kept))
         order = Order(round.run, have, down, clients, counted, kept, record.rate, theta0)
         return Message(
-            pack(order), node, MessageType.TRAIN, ttl=self.settings.timeout, group_id=str(round.number)
+            pack(order), node, MessageType.TRAIN, ttl=self.settings.timeout, group_id=str(round.number + 1)
         )
 
     def _sending(self, node: int, downloads: Downloads) -> tuple[int | None, bytes, bytes]:
@@ -224,6 +224,7 @@ class Federation(Training):
         with own_settings():
             self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
         record.version, record.rolled_back = self.server.version, True
+        record.node_metrics, record.node_examples = {}, 0  # of the model that was taken back
         record.metrics = self.task.evaluate(self._theta) if self.round == self.rounds else {}
         for member in self.fleet.members.values():  # versions are counted anew from here
             if member.have.version is not None and member.have.version > self.server.version:

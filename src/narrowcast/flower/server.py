@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -31,7 +32,8 @@ def server_app(build: Callable[[Context], Task] | None = None) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        config = run_settings(context.run_config, **({} if build is None else {"task": "custom"}))
+        fixed: dict[str, Any] = {} if build is None else {"task": "custom"}
+        config = run_settings(context.run_config, **fixed)
         fleet = fleet_settings(context.run_config)
         begin_or_resume(config, fleet, driver(grid, fleet), build(context) if build else None)
 

@@ -49,7 +49,17 @@ class Work:
 
 
 class Simulation(Training):
-    """A run on this machine."""
+    """A run on this machine.
+
+    >>> import narrowcast as nc
+    >>> from narrowcast.testing import toy_task
+    >>> method, plan = nc.method("time-varying", dim=16), nc.Plan(cohort=4, lr=2.0, epochs=4)
+    >>> run = nc.Simulation(toy_task(), method, plan)
+    >>> first = run.step()
+    >>> state = run.state()  # tensors and numbers to torch.save: `restore` goes on from there, bit for bit
+    >>> run.round, run.rounds, run.theta.shape
+    (1, 12, torch.Size([227]))
+    """
 
     def __init__(self, task: Task, method: Method[Any], plan: Plan, store: ClientStore | None = None) -> None:
         super().__init__(task, method, plan)
@@ -185,5 +195,13 @@ class Simulation(Training):
 
 
 def simulate(task: Task, method: Method[Any], plan: Plan) -> Iterator[RoundRecord]:
-    """Train: one record a round."""
+    """Train: one record a round.
+
+    >>> import narrowcast as nc
+    >>> from narrowcast.testing import toy_task
+    >>> plan = nc.Plan(cohort=6, lr=4.0, epochs=20)
+    >>> records = list(nc.simulate(toy_task(), nc.method("static", dim=64), plan))
+    >>> records[-1].loss < records[0].loss, sorted(records[-1].metrics)
+    (True, ['accuracy', 'loss'])
+    """
     return iter(Simulation(task, method, plan))

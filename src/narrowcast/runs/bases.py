@@ -7,7 +7,6 @@ what the model computes as well, so the file has a digest of each.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from narrowcast.extras import require
 from narrowcast.numerics import flat, keyed
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.numerics.process import machine_memory
 from narrowcast.rounds.task import Task
 from narrowcast.runs.modelfile import Base, ModelFile
 from narrowcast.runs.modelfile import described as in_words
@@ -187,7 +187,7 @@ def pretrained(kind: str, name: str, settings: Mapping[str, Any]) -> tuple[Start
 def _refuse_too_large(model: ModelFile) -> None:
     """What a stranger's file claims must fit in this machine's memory."""
     width = int(model.base.settings.get("width") or 0)
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = machine_memory()
     if 4 * max(model.layout.size, width * width) > memory:
         raise ValueError(
             f"the file claims {model.layout.size} parameters and a width of {width}: more than the "

@@ -128,9 +128,12 @@ def read(path: Path) -> ModelFile:
             model = decode(data, type=ModelFile)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, zlib.error) as error:
         raise WireError(f"{path} is not a narrowcast model: {error}") from None
-    if model.magic not in (MAGIC, MAGIC1) or model.method not in METHODS:
+    if model.magic not in (MAGIC, MAGIC1):
+        raise WireError(f"{path} is not a model that this version can read (it says {model.magic!r})")
+    if model.method not in METHODS:  # nothing is imported because a file names it
         raise WireError(
-            f"{path} is not a model that this version can read (it says {model.magic!r}, {model.method!r})"
+            f"{path} is of the method {model.method!r}, which is not here: install its package, or call "
+            f"narrowcast.register('method', {model.method!r}, ...) before loading it"
         )
     return model
 
@@ -174,5 +177,17 @@ def rebuild(model: ModelFile, theta0: Tensor) -> Tensor:
 
 
 def load_model(path: Path | str, theta0: Tensor) -> Tensor:
-    """theta (D,) of an exported model."""
+    """theta (D,) of an exported model.
+
+    >>> import tempfile, narrowcast as nc
+    >>> from pathlib import Path
+    >>> from narrowcast.runs import make_config, runner
+    >>> config = make_config({"task": "quadratic", "width": 50, "dim": 8, "rounds": 3})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = runner.start(config, Path(folder) / "run")
+    ...     task, _ = runner.rebuild(run)
+    ...     theta = nc.load_model(run / "model.narrowcast", task.theta0())
+    >>> theta.shape
+    torch.Size([50])
+    """
     return rebuild(read(Path(path)), theta0)

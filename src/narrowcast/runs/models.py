@@ -18,6 +18,7 @@ from narrowcast.extras import require
 from narrowcast.methods.base import Method
 from narrowcast.methods.table import METHODS
 from narrowcast.numerics import flat
+from narrowcast.rounds.task import Task
 from narrowcast.rounds.training import Training
 from narrowcast.runs import bases, modelfile
 from narrowcast.runs.bases import Weights
@@ -34,9 +35,14 @@ WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")  # files of a base's weights
 def save_model(path: Path | str, run: Training, base: str | Path | None = None) -> None:
     """Write what a run has trained: what a newcomer would be sent, and how its base is found again.
 
-    >>> run = nc.Simulation(task, method, plan)
-    >>> for record in run: ...
-    >>> nc.save_model("model.narrowcast", run)
+    >>> import os, tempfile, narrowcast as nc
+    >>> from narrowcast.testing import toy_task
+    >>> run = nc.Simulation(toy_task(), nc.method("static", dim=8), nc.Plan(cohort=4, lr=1.0, rounds=3))
+    >>> records = list(run)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     nc.save_model(f"{folder}/model.narrowcast", run)
+    ...     os.listdir(folder)
+    ['model.narrowcast']
 
     `base` is the folder or the hub's name of the pretrained model that the task's module was loaded from; a
     module of transformers knows it by itself. It is loaded once more, to find what it lacks, such as a new
@@ -58,13 +64,18 @@ def save_model(path: Path | str, run: Training, base: str | Path | None = None) 
 
 def _in_table(method: Method[Any]) -> tuple[str, dict[str, Any]]:
     """(name, options) by which the table makes this very method."""
-    for name, entry in METHODS.items():
+    for name in METHODS:
+        try:
+            entry = METHODS[name]
+        except ValueError:  # another package's, that cannot be loaded
+            continue
         if type(method) is entry.kind:
             options = {option: getattr(method, option) for option in entry.options}
             if entry.make(**options) == method:
                 return name, options
     raise ValueError(
-        f"{type(method).__name__} is in no row of the table of methods: nobody could make it again"
+        f"{type(method).__name__} is in no row of the table of methods: nobody could make it again. "
+        f'Bring it: nc.register("method", "its-name", {type(method).__name__})'
     )
 
 
@@ -88,9 +99,17 @@ def _checked(known: Base, place: str, run: Training) -> Base:
 def apply(module: nn.Module, path: Path | str) -> nn.Module:
     """Put a trained model on the module it was trained from, in place, bit for bit the server's weights.
 
-    >>> model = AutoModelForSequenceClassification.from_pretrained("minilm/", num_labels=2)
-    >>> nc.apply(model, "model.narrowcast")
+    >>> import tempfile, torch, narrowcast as nc
+    >>> from narrowcast.testing import toy_task
+    >>> run = nc.Simulation(toy_task(), nc.method("static", dim=8), nc.Plan(cohort=4, lr=1.0, rounds=3))
+    >>> records = list(run)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     nc.save_model(f"{folder}/model.narrowcast", run)
+    ...     model = nc.apply(toy_task().module, f"{folder}/model.narrowcast")  # as it was before training
+    >>> torch.equal(torch.cat([p.detach().flatten() for p in model.parameters()]), run.theta)
+    True
 
+    A model of transformers is applied to what `from_pretrained` returns, with the same settings.
     Parameters that the base lacked are set as training found them, and low-rank adapters put in where there
     were some. A module that is not what training began with, frozen parts and all, is refused by its digest
     and left as it was.
@@ -163,6 +182,13 @@ def export(model: ModelFile, to: Path, base: str | None = None) -> None:
         _save_folder(module, getattr(start.tokens, "tokenizer", None), to)
     else:
         raise ConfigError(f"{to} is no file name with a suffix: choose --to {to}.safetensors or {to}.pt")
+
+
+def export_task(task: Task, theta: Tensor, to: Path) -> None:
+    """The same of a task that others have brought: their function makes its model, with its data."""
+    if not to.suffix:
+        raise ConfigError(f"{to} is no file name with a suffix: choose --to {to}.safetensors or {to}.pt")
+    _write({name: value.detach().clone() for name, value in task.state_dict(theta).items()}, to)
 
 
 def _over(weights: Weights, model: ModelFile) -> Weights:

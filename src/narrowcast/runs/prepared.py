@@ -18,7 +18,7 @@ from narrowcast.rounds.task import Task
 from narrowcast.runs import bases
 from narrowcast.runs.config import RENAMED, RunConfig
 from narrowcast.runs.modelfile import Base
-from narrowcast.tasks.table import SETTINGS, build
+from narrowcast.tasks.table import build, settings_of
 from narrowcast.wire.earlier import digest1
 
 SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the first
@@ -89,7 +89,7 @@ def named(config: RunConfig) -> Base:
         "test_examples",
         "validation",
     }
-    settings = config.model_dump(include=SETTINGS[config.task] - from_outside, exclude_none=True)
+    settings = config.model_dump(include=settings_of(config.task) - from_outside, exclude_none=True)
     return Base(config.task, bases.portable(config.model or ""), "", config.seed, settings)
 
 
