@@ -35,7 +35,7 @@ def compare(
         prepare_kernels(console)
         again = f"narrowcast compare {file} --out {folder}" + ("" if seed is None else f" --seed {seed}")
         with going_on_with(lambda: again), RunProgress(console) as progress:
-            runs = comparing.run_all(comparison, folder, progress, force, trackers)
+            runs = comparing.run_all(comparison, folder, progress, force, progress.trial, trackers)
         show_runs(runs)
         with _unless_missing("picture"):
             draw_runs(runs, folder / "frontier.png", comparison.title)

@@ -45,7 +45,7 @@ def run(
             RunProgress(console) as progress,
             tracked(trackers, folder, progress) as on_record,
         ):
-            _drive(config, folder, on_record, force)
+            _drive(config, folder, on_record, force, progress.trial)
         show_runs([folder])
 
 
@@ -56,7 +56,7 @@ def _again(folder: Path) -> str:
     return f"narrowcast run --resume {folder}" if run_folder.is_run(folder) else "the same command"
 
 
-def _drive(config: RunConfig | None, folder: Path, on_record: Any, force: bool) -> None:
+def _drive(config: RunConfig | None, folder: Path, on_record: Any, force: bool, on_trial: Any) -> None:
     """Begin the run, or go on with it, on the engine it asks for."""
     from narrowcast.runs import run_folder, runner
 
@@ -71,7 +71,7 @@ def _drive(config: RunConfig | None, folder: Path, on_record: Any, force: bool) 
     elif config is None:
         runner.resume(folder, on_record)
     else:
-        runner.start(config, folder, on_record, force)
+        runner.start(config, folder, on_record, force, on_trial=on_trial)
 
 
 def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:

@@ -29,14 +29,22 @@ def show(
 def show_runs(folders: list[Path], markdown: bool = False) -> None:
     """The table of these runs."""
     from narrowcast.runs import table
+    from narrowcast.runs.seeds import pooled
     from narrowcast.runs.summary import summarise
+    from narrowcast.runs.words import searched
 
-    summaries = [summarise(folder) for folder in folders]
+    each = [summarise(folder) for folder in folders]
+    summaries = pooled(each)
     if markdown:
         print(printable(table.markdown(summaries)))
     else:
         console.print(table.terminal(summaries, console.width))
-        for s in summaries:
+        for s in each:
+            if s.diverged is not None:
+                seed = f", seed {s.facts.seed}" if len(summaries) < len(each) else ""
+                console.print(f"{s.facts.label}{seed}: diverged: {s.diverged}", highlight=False, markup=False)
+            if s.facts.search:
+                console.print(f"{s.facts.label}: {searched(s.facts.search)}", highlight=False, markup=False)
             if s.dropped:
                 what = ", ".join(f"{count} {why}" for why, count in s.dropped.items())
                 console.print(f"{s.facts.label}: clients dropped: {what}", highlight=False, markup=False)
@@ -45,10 +53,11 @@ def show_runs(folders: list[Path], markdown: bool = False) -> None:
 def draw_runs(folders: list[Path], to: Path, title: str | None = None) -> None:
     """The pictures of these runs: against bytes, and beside it against time, of those on a network."""
     from narrowcast.runs import frontier
+    from narrowcast.runs.seeds import pooled
     from narrowcast.runs.summary import summarise
 
     summaries = [summarise(folder) for folder in folders]
-    made = [frontier.draw(summaries, to, title)]
+    made = [frontier.draw(pooled(summaries), to, title)]
     if any(run.timed for run in summaries):
         made.append(frontier.draw(summaries, to.with_stem(f"{to.stem}-time"), title, time=True))
     console.print(f"picture: {', '.join(map(str, made))}", highlight=False, soft_wrap=True)

@@ -19,9 +19,6 @@ from .tracking import tracked as tracked
 from .summary import Compression as Compression
 from .summary import Summary as Summary
 from .summary import summarise as summarise
-from .tune import Grid as Grid
-from .tune import best_of as best_of
-from .tune import search as search
 from .progress import RunProgress as RunProgress
 from .compiling import prepare_kernels as prepare_kernels
 from .threads import using_threads as using_threads
@@ -30,3 +27,4 @@ from .frontier import metric_axis as metric_axis
 from .labels import place_labels as place_labels
 from .style import FAMILY as FAMILY
 from .style import STYLE as STYLE
+from .library import simulate as simulate

@@ -81,11 +81,16 @@ def _one(
     colour, marker = STYLE[run.facts.method]
     spent, metric = zip(*curve, strict=True)
     axes.plot(spent, metric, color=colour, linewidth=1.6, alpha=0.9)
+    if run.band and curve is run.curve:
+        low, high = zip(*run.band, strict=True)
+        axes.fill_between(spent, low, high, color=colour, alpha=0.12, linewidth=0)
     axes.plot(spent[-1], metric[-1], marker, color=colour, markersize=9, linestyle="none", zorder=3)
     return spent[-1], metric[-1], run.facts.label, colour
 
 
 def _how_many(runs: list[Summary]) -> str:
     """What a line is, so that nobody takes it for a mean."""
+    if any(run.band for run in runs):
+        return "a line is the mean over a run's seeds, its band Student's 95 % interval"
     seeds = sorted({run.facts.seed for run in runs})
     return f"a line is one run, seed {seeds[0]}" if len(seeds) == 1 else "a line is one run of one seed"
