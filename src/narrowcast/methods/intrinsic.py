@@ -15,6 +15,7 @@ from what it had.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -201,13 +202,29 @@ class Intrinsic(Method[IntrinsicServer]):
     def compress(
         self, private: Private | None, v: Tensor, model: Model, key: Key
     ) -> tuple[Private | None, Payload]:
-        k = self.route(key)
-        coordinates = self.matrix(v.numel(), model.stage, k).project(v)
+        return private, self.compress_many(v[None], model, [key])[0]
+
+    def compress_many(self, vs: Tensor, model: Model, keys: Sequence[Key]) -> list[Payload]:
+        """One pass over the updates of each subspace."""
+        routes = [self.route(key) for key in keys]
+        coordinates = torch.empty(len(keys), self.dim)
+        for k in set(routes):
+            A = self.matrix(vs.shape[1], model.stage, k)
+            if routes.count(k) == len(keys):
+                A.project_many(vs, coordinates)
+            else:
+                rows = [i for i, route in enumerate(routes) if route == k]
+                coordinates[rows] = A.project_many(vs[rows])
+        made = zip(coordinates, routes, keys, strict=True)
+        return [
+            wire.payload([self._up(x, key)], stage=model.stage, route=k, key=key) for x, k, key in made
+        ]
+
+    def _up(self, x: Tensor, key: Key) -> Block:
+        """Coordinates as they are sent."""
         if self.up_bits == PLAIN_BITS:
-            block = wire.block(coordinates, self.uplink, key)
-        else:
-            block = lattice.dithered(coordinates, key, lattice.step_of(coordinates, self.up_bits))
-        return private, wire.payload([block], stage=model.stage, route=k, key=key)
+            return wire.block(x, self.uplink, key)
+        return lattice.dithered(x, key, lattice.step_of(x, self.up_bits))
 
     def upload_numbers(self, D: int) -> int:
         return self.dim
