@@ -40,7 +40,8 @@ def train() -> None:
             optimiser.step()
     if dist.get_rank() == 0:
         accuracy = float((model(x).argmax(1) == y).float().mean())
-        print(f"accuracy {accuracy:.4f} after {state.step} steps of {4 * state.method.dim} bytes each way")
+        sent = state.reduced // state.step
+        print(f"accuracy {accuracy:.4f} after {state.step} steps of {sent} bytes each way")
 
 
 def spawned(rank: int, store: str) -> None:

@@ -32,8 +32,9 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "k-subspace": {"refresh": 0, "subspaces": 3},
     "k-subspace-time-varying": {"refresh": 4, "subspaces": 3},
 }
-RESUMED: dict[str, Any] = {"warmup": 2, "refresh": 2, "error_feedback": True}
+RESUMED: dict[str, Any] = {"warmup": 2, "refresh": 2, "error_feedback": True, "bits": 5}
 KILLED_AT = 4
+NARROW = 4  # bits
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -120,6 +121,8 @@ def buckets() -> dict[str, Any]:
     for name, way in ways.items():
         group = {"process_group": way["process_group"]} if "process_group" in way else {}
         found[name] = train({"refresh": 2, "error_feedback": True, **group}, way)
+    for name in ("one", "many"):
+        found[f"{name}, narrow"] = train({"refresh": 2, "error_feedback": True, "bits": 5}, ways[name])
     return found
 
 
@@ -224,10 +227,35 @@ def error_feedback() -> dict[str, Any]:
     return {"rows": rows}
 
 
+def narrow() -> dict[str, Any]:
+    """Per step: everyone's gradient, A (D, d), what everybody got; and the bytes that were reduced."""
+    model = mlp(1, *SIZES)
+    state = IntrinsicState(model, DIM, key=KEY, bits=NARROW, warmup=1)
+    wrapped = DDP(model, **MANY_BUCKETS)
+    wrapped.register_comm_hook(state, intrinsic_hook)
+    plain_loss(wrapped).backward()
+    rows, sent = [], [state.reduced]
+    for _ in range(3):
+        gradients, A = everyone(own_gradient(model, plain_loss)), state.subspace().dense()
+        before = state.reduced
+        model.zero_grad()
+        plain_loss(wrapped).backward()
+        rows.append((gradients, A, flat(p.grad for p in model.parameters())))
+        sent.append(state.reduced - before)
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= p.grad
+    return {"rows": rows, "sent": sent, "D": state.D}
+
+
 def overflow() -> dict[str, Any]:
+    return {"plain": spoilt(32), "narrow": spoilt(NARROW)}
+
+
+def spoilt(bits: float) -> list[Any]:
     """Step 1 of worker 1 overflows: (the scaler's scale, whether theta changed, error) of every step."""
     model = mlp(1, *SIZES)
-    state = IntrinsicState(model, DIM, error_feedback=True)
+    state = IntrinsicState(model, DIM, error_feedback=True, bits=bits)
     wrapped = DDP(model, **MANY_BUCKETS)
     wrapped.register_comm_hook(state, intrinsic_hook)
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
@@ -236,13 +264,13 @@ def overflow() -> dict[str, Any]:
     for step in range(3):
         optimiser.zero_grad()
         before = flat(model.parameters())
-        spoilt = float("inf") if step == 1 and dist.get_rank() == 1 else 1.0
-        scaler.scale(plain_loss(wrapped) * spoilt).backward()
+        factor = float("inf") if step == 1 and dist.get_rank() == 1 else 1.0
+        scaler.scale(plain_loss(wrapped) * factor).backward()
         scaler.step(optimiser)
         scaler.update()
         after = flat(model.parameters())
         rows.append((scaler.get_scale(), not torch.equal(before, after), state.error.clone(), after))
-    return {"rows": rows}
+    return rows
 
 
 def two_models() -> dict[str, Any]:
@@ -258,9 +286,13 @@ def two_models() -> dict[str, Any]:
 
 
 def uneven() -> dict[str, Any]:
+    return {"plain": joined(32), "narrow": joined(NARROW)}
+
+
+def joined(bits: float) -> dict[str, Any]:
     """Worker 1 has two batches more than worker 0, under DDP's `join`."""
     model = mlp(1, *SIZES)
-    state = IntrinsicState(model, DIM)
+    state = IntrinsicState(model, DIM, bits=bits)
     wrapped = DDP(model, **MANY_BUCKETS)
     wrapped.register_comm_hook(state, intrinsic_hook)
     optimiser = torch.optim.SGD(model.parameters(), RATE)
@@ -294,6 +326,7 @@ def refused() -> dict[str, Any]:
         "keys": said(lambda model: (IntrinsicState(model, DIM, key=dist.get_rank()), model)),
         "other": said(lambda model: (IntrinsicState(mlp(1, *SIZES), DIM), model)),
         "frozen": said(frozen),
+        "bits": said(lambda model: (IntrinsicState(model, DIM, bits=2), model)),
     }
 
 
@@ -335,7 +368,8 @@ def main(part: str, rank: int, folder: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder / part}", rank=rank, world_size=WORKERS)
     if part == "all":
         parts = (
-            schedules, buckets, unused, kinds_of_steps, error_feedback, overflow, two_models, uneven, refused,
+            schedules, buckets, unused, kinds_of_steps, error_feedback, narrow, overflow, two_models, uneven,
+            refused,
         )  # fmt: skip
         found = {p.__name__: p() for p in parts}
         found["undisturbed"] = resumable(folder, 0, save=False, kill=False)

@@ -33,7 +33,7 @@ def app(folder: Path, **settings: object) -> Path:
     return faulty_app.install(write_app(folder / "app", table(folder=str(folder / "run"), **settings)))
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 300.0) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = 1200.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"{what} did not happen in {seconds:g} s"
@@ -47,7 +47,7 @@ def rounds(run: Path) -> int:
 
 def finish(fleet: LocalFleet, run: Path, submitted: subprocess.Popen[bytes]) -> list[RoundRecord]:
     """The records of the run, once it has ended."""
-    until(lambda: run_folder.finished(run) or submitted.poll() is not None, "the end of the run", 900)
+    until(lambda: run_folder.finished(run) or submitted.poll() is not None, "the end of the run", 3600)
     assert run_folder.finished(run), fleet.log("run")[-5000:]
     return records.read(run / "records.jsonl")
 

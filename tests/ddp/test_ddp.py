@@ -137,8 +137,11 @@ def test_buckets_change_nothing(found):
         # Reality check: DDP did rebuild its buckets after the first step, in another order.
         assert many[0] != many[1]
         assert len(many) > worker.STEPS
+        narrow = runs["one, narrow"][0]
+        assert not torch.equal(narrow, one)
         for name, (theta, _) in runs.items():
-            assert torch.equal(theta, one), name
+            assert torch.equal(theta, narrow if "narrow" in name else one), name
+    assert torch.equal(*(found[rank]["buckets"]["one, narrow"][0] for rank in range(2)))
 
 
 def test_unused_parameters_count_as_zero_and_those_of_nobody_stay_without_gradient(found):
@@ -185,11 +188,26 @@ def test_sent_and_kept_is_the_gradient_and_what_was_kept_before(found):
     assert float(kept.norm()) > 0.1 * float(given.norm())
 
 
-def test_an_overflow_is_skipped_by_all_and_leaves_the_error(found):
+def test_narrow_numbers_are_within_half_a_step_and_counted_as_reduced(found):
+    """The step of the lattice is max_w |A^T g_w| / 3 with 4 bits and two workers."""
+    first, second = (found[rank]["narrow"] for rank in range(2))
+    for (gradients, A, got), (_, _, other) in zip(first["rows"], second["rows"], strict=True):
+        assert torch.equal(got, other)
+        x = gradients @ A
+        scale = worker.DIM / first["D"]
+        near = torch.linalg.lstsq(A, got[:, None]).solution[:, 0] / scale
+        error = (near - x.mean(0)).abs()
+        assert float(error.max()) <= float(x.abs().max()) / 3 / 2 * 1.001
+        assert float(error.max()) > float(x.abs().max()) / 3 / 20  # it is the lattice that was used
+    assert first["sent"] == second["sent"] == [4 * first["D"], *[4 + worker.DIM // 2] * 3]
+
+
+@pytest.mark.parametrize("bits", ["plain", "narrow"])
+def test_an_overflow_is_skipped_by_all_and_leaves_the_error(found, bits):
     for rank in range(2):
         (scale, moved, error, _), (lower, skipped, same, _), (_, again, later, theta) = found[rank][
             "overflow"
-        ]["rows"]
+        ][bits]
         assert moved
         assert again
         assert not skipped
@@ -198,7 +216,7 @@ def test_an_overflow_is_skipped_by_all_and_leaves_the_error(found):
         assert torch.isfinite(later).all()
         assert not torch.equal(later, same)
         assert torch.isfinite(theta).all()
-    assert torch.equal(*(found[rank]["overflow"]["rows"][-1][3] for rank in range(2)))
+    assert torch.equal(*(found[rank]["overflow"][bits][-1][3] for rank in range(2)))
 
 
 def test_two_models_in_one_backward_pass(found):
@@ -208,8 +226,9 @@ def test_two_models_in_one_backward_pass(found):
             assert close(got, want, 1e-5)
 
 
-def test_join_with_uneven_inputs(found):
-    first, last = (found[rank]["uneven"] for rank in range(2))
+@pytest.mark.parametrize("bits", ["plain", "narrow"])
+def test_join_with_uneven_inputs(found, bits):
+    first, last = (found[rank]["uneven"][bits] for rank in range(2))
     assert first["step"] == last["step"] == 5
     assert torch.equal(first["theta"], last["theta"])
 
@@ -222,6 +241,7 @@ def test_the_hook_refuses_what_cannot_be_right(found):
         assert "belongs to one model" in said["other"]
         assert "0.weight" in said["frozen"]
         assert "frozen since" in said["frozen"]
+        assert "give bits=2.38 or more" in said["bits"]
 
 
 def test_killed_and_resumed_is_undisturbed_bit_for_bit(found, folder):
@@ -312,6 +332,7 @@ def test_schedule_of_subspaces():
         ({"dim": 8, "refresh": -1}, "refresh"),
         ({"dim": 8, "warmup": -1}, "numbers of steps"),
         ({"dim": 8, "kind": "round"}, "unknown kind"),
+        ({"dim": 8, "bits": 1}, "1.6 to 16, or 32"),
         ({"dim": 8, "error_feedback": True, "refresh": 0}, "never sent"),
         ({"dim": 8, "error_feedback": True, "unbiased": True}, "unbiased=False"),
         ({"dim": 8, "error_feedback": True, "kind": "fastfood"}, "fastfood"),
@@ -331,12 +352,24 @@ def test_frozen_parameters_are_left_out_and_complex_ones_refused():
         IntrinsicState(model, 8)
 
 
+class Alone:
+    """One worker."""
+
+    count, rank = 1, 0
+
+    def add(self, x):
+        return x.clone()
+
+    def most(self, x):
+        return x
+
+
 def stepped():
     """A state some steps on, with an error."""
     model = mlp(1, 6, 8, 3)
     state = IntrinsicState(model, 16, key=2**64 - 1, error_feedback=True)
     for seed in range(3):
-        state.reduce(torch.randn(state.D, generator=torch.Generator().manual_seed(seed)), lambda x: x)
+        state.reduce(torch.randn(state.D, generator=torch.Generator().manual_seed(seed)), Alone())
         state.step += 1
     return model, state
 
@@ -371,6 +404,9 @@ def test_state_dict_loads_as_weights_only_and_is_checked(tmp_path):
     assert fresh.error.data_ptr() != saved["error"].data_ptr()
     with pytest.raises(ValueError, match="dim = 16, this state 8"):
         IntrinsicState(model, 8, key=2**64 - 1).load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"bits = 32.0, this state 4.0"):
+        IntrinsicState(model, 16, key=2**64 - 1, bits=4).load_state_dict(saved)
+    fresh.load_state_dict({name: value for name, value in saved.items() if name != "bits"})  # an older one
     with pytest.raises(ValueError, match="layout"):
         IntrinsicState(mlp(1, 8, 6, 3), 16, key=2**64 - 1).load_state_dict(saved)
     with pytest.raises(ValueError, match="that of worker 5"):

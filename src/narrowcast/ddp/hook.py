@@ -13,6 +13,7 @@ import xxhash
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
+from narrowcast.ddp import sums
 from narrowcast.ddp.state import IntrinsicState, Waiting
 
 
@@ -26,6 +27,7 @@ def intrinsic_hook(
         agree(state, device)
     if state.step < state.warmup:
         state.step += bucket.is_last()
+        state.reduced += bucket.buffer().nbytes
         return allreduce_hook(state.group, bucket)
     if bucket.index() == 0:
         state.waiting = []  # a backward pass that failed half-way may have left some
@@ -46,6 +48,8 @@ def agree(state: IntrinsicState, device: torch.device) -> None:
             f"the workers' IntrinsicStates differ; this one has {state.settings()} and is at step "
             f"{state.step}: give all of them the same arguments, and load checkpoints of the same step"
         )
+    if state.bits != sums.PLAIN_BITS:
+        sums.packing(state.bits, dist.get_world_size(state.group))  # or an error: too few bits for so many
     state.agreed = True
 
 
@@ -83,6 +87,26 @@ def as_laid_out(part: Tensor, p: Tensor) -> Tensor:
     return part.as_strided(p.shape, p.stride(), part.storage_offset())
 
 
+class Group:
+    """The workers of a process group, by its all-reduces, and the bytes that were given to them."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        self.group, self.device = group, device  # where the gradients are: NCCL takes no other
+        self.count, self.rank, self.bytes = dist.get_world_size(group), dist.get_rank(group), 0
+
+    def add(self, x: Tensor) -> Tensor:
+        return self._reduced(x, dist.ReduceOp.SUM)
+
+    def most(self, x: float) -> float:
+        return float(self._reduced(torch.tensor([x]), dist.ReduceOp.MAX))
+
+    def _reduced(self, x: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
+        both = x.to(self.device, copy=True)
+        dist.all_reduce(both, how, self.group)
+        self.bytes += both.nbytes
+        return both.cpu()
+
+
 def finish(state: IntrinsicState, device: torch.device) -> None:
     """All gradients are there: reduce them, put them back, and complete the futures of all buckets."""
     lost = set(state.layout.names).difference(*(waiting.gradients for waiting in state.waiting))
@@ -92,12 +116,9 @@ def finish(state: IntrinsicState, device: torch.device) -> None:
             "if they were frozen since, make a new one"
         )
 
-    def mean(x: Tensor) -> Tensor:
-        total = x.to(device, copy=True)  # where the gradients are: NCCL takes no other
-        dist.all_reduce(total, group=state.group)
-        return total.cpu() / dist.get_world_size(state.group)
-
-    state.reduce(state.flat, mean)
+    workers = Group(state.group, device)
+    state.reduce(state.flat, workers)
+    state.reduced += workers.bytes
     places = state.layout.split(state.flat)
     for waiting in state.waiting:
         for name, gradient in waiting.gradients.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +11,17 @@ import xxhash
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from narrowcast.ddp import sums
+from narrowcast.ddp.sums import PLAIN_BITS, Workers
 from narrowcast.methods.intrinsic import Intrinsic
+from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout, all_finite
-from narrowcast.numerics.keyed import Key
+from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.subspaces.base import Subspace
 
 ORTHOGONAL_COLUMNS = ("rotation", "grouping")  # kinds for which v - (d/D) A A^T v is never longer than v
 FORMAT = 1  # of `state_dict`
+LATER: dict[str, Any] = {"bits": PLAIN_BITS}  # settings that older checkpoints do not have
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,9 @@ class IntrinsicState:
     """The state of `intrinsic_hook`, one a model. All workers give the same arguments.
 
     `refresh`: 1 is a new A every step, N every N steps, 0 never (static). `subspaces` is K, taken in turn.
-    The first `warmup` steps are all-reduced whole. `unbiased` leaves out the factor d/D. `error_feedback`
-    keeps e_w = u_w - (d/D) A A^T u_w of u_w = g_w + e_w, D numbers. `key` is the seed of all A.
+    `bits` a number are all-reduced, 1.6 to 16, or 32 (float32): see `sums`. The first `warmup` steps are
+    all-reduced whole. `unbiased` leaves out the factor d/D. `error_feedback` keeps e_w = u_w - (d/D) A x_w
+    of u_w = g_w + e_w, D numbers, x_w being A^T u_w as it was sent. `key` is the seed of all A and dithers.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class IntrinsicState:
         key: Key = 0,
         subspaces: int = 1,
         refresh: int = 1,
+        bits: float = PLAIN_BITS,
         warmup: int = 0,
         kind: str = "rotation",
         unbiased: bool = False,
@@ -62,10 +67,12 @@ class IntrinsicState:
                 f"error feedback needs refresh >= 1, unbiased=False and kind in {ORTHOGONAL_COLUMNS}, got "
                 f"{refresh}, {unbiased}, {kind!r}: otherwise the error is never sent, or grows without bound"
             )
+        sums.check_bits(bits)
         self.method = Intrinsic(key, dim, subspaces, refresh, kind, unbiased=unbiased)
-        self.refresh, self.warmup = refresh, warmup
+        self.refresh, self.warmup, self.bits = refresh, warmup, float(bits)
         self.process_group = process_group
         self.step = 0
+        self.reduced = 0  # bytes of all tensors that this worker has given to an all-reduce for a gradient
         self.names = trainable(model)
         self.layout = layout(self.names)
         if dim > self.D:
@@ -105,19 +112,19 @@ class IntrinsicState:
         stage = t // self.refresh if self.refresh else 0
         return self.method.matrix(self.D, stage, t % self.method.subspaces)
 
-    def reduce(self, g: Tensor, mean: Callable[[Tensor], Tensor]) -> None:
+    def reduce(self, g: Tensor, workers: Workers) -> None:
         """g_w (D,) -> (d/D) A mean_w(A^T (g_w + e_w)), in place; e_w becomes what this worker did not send.
 
-        `mean` is over the workers, (d,) -> (d,). Where it is not finite nobody's error changes: the gradients
-        are not finite then either, and a GradScaler skips the step on all workers.
+        Where the mean is not finite nobody's error changes: the gradients are not finite then either, and a
+        GradScaler skips the step on all workers.
         """
         A, scale = self.subspace(), 1.0 if self.method.unbiased else self.method.dim / self.D
         if self.error is not None:
             g.add_(self.error)
-        mine = A.project(g)
-        shared = mean(mine)
+        key = keyed.derive(self.method.key, Purpose.DITHER, self.step)
+        sent, shared = sums.mean(A.project(g), workers, self.bits, key)
         if self.error is not None and all_finite(shared):
-            A.add_expanded(g, mine * -scale, out=self.error)
+            A.add_expanded(g, sent * -scale, out=self.error)
         A.expand(shared * scale, out=g)
 
     def settings(self) -> dict[str, Any]:
@@ -132,6 +139,7 @@ class IntrinsicState:
             "warmup": self.warmup,
             "kind": m.subspace,
             "unbiased": m.unbiased,
+            "bits": self.bits,
             "layout": xxhash.xxh3_64_intdigest(repr(self.layout).encode()),
         }
 
@@ -145,9 +153,10 @@ class IntrinsicState:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on where `saved` was. Without "error" in it (it may be deleted) the error starts at zero."""
         for name, mine in self.settings().items():
-            if saved.get(name) != mine:
+            theirs = saved.get(name, LATER.get(name))
+            if theirs != mine:
                 raise ValueError(
-                    f"the checkpoint has {name} = {saved.get(name)!r}, this state {mine!r}: make the state "
+                    f"the checkpoint has {name} = {theirs!r}, this state {mine!r}: make the state "
                     "with the checkpoint's settings, for the same model"
                 )
         if self.error is not None:
@@ -170,7 +179,7 @@ class IntrinsicState:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the process group, which cannot be pickled, and without the parameters: see `attach`."""
-        kept = ("method", "refresh", "warmup", "step", "layout", "error")
+        kept = ("method", "refresh", "warmup", "bits", "step", "reduced", "layout", "error")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
