@@ -3,6 +3,7 @@ hostile gets in. A new method joins those that hold for all by its row in the ta
 
 import io
 from contextlib import suppress
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -77,6 +78,20 @@ def test_the_payload_of_a_sum_is_the_sum_of_the_payloads(name):
         rows.append(acc.total)
     assert rows[2].abs().max() > 0.1
     torch.testing.assert_close(rows[0] + 2 * rows[1], rows[2], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not small(name).stateful])
+@pytest.mark.parametrize("bits", [32.0, 1.5])
+def test_many_updates_are_compressed_as_each_by_itself(name, bits):
+    narrow = {} if bits == 32 or not hasattr(small(name), "up_bits") else {"up_bits": bits}
+    world = World(replace(small(name), **narrow)).step().step()
+    keys = [world.round.client_key(client) for client in range(5)]
+    vs = torch.stack([world.update() for _ in keys])
+    many = world.method.compress_many(vs, world.today(), keys)
+    alone = [world.method.compress(None, v, world.today(), k)[1] for v, k in zip(vs, keys, strict=True)]
+    assert many == alone
+    assert len({up.route for up in many}) > 1 or getattr(world.method, "subspaces", 1) == 1
+    assert not world.method.compress_many(vs[:0], world.today(), [])
 
 
 def test_the_others_are_not_linear():

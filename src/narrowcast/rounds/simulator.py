@@ -165,18 +165,18 @@ class Simulation(Training):
         self, work: Work, clients: list[int], vs: Tensor
     ) -> Iterator[tuple[Private | None, bytes] | None]:
         """What each of these clients keeps and sends; None: its update cannot be sent."""
-        claims = [self._weight(client) for client in clients]
+        weights = [self._weight(client) for client in clients]
         if not self.method.stateful:
             try:
-                sent = exchange.send_many(self.method, vs, self._client, work.round, clients, claims)
+                sent = exchange.send_many(self.method, vs, self._client, work.round, clients, weights)
                 yield from ((None, data) for data in sent)
                 return
             except (WireError, FormatError):
                 pass  # somebody's: the others send theirs
-        for client, v, claim in zip(clients, vs, claims, strict=True):
+        for client, v, weight in zip(clients, vs, weights, strict=True):
             try:
                 yield exchange.send_up(
-                    self.method, self.store.get(client), v, self._client, work.round, client, claim
+                    self.method, self.store.get(client), v, self._client, work.round, client, weight
                 )
             except (WireError, FormatError):
                 yield None

@@ -21,7 +21,7 @@ from narrowcast.numerics.flat import Layout
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 Back = Callable[[Tensor], Tensor | None]  # gradient at a layer's outputs -> at its inputs, if anyone asks
-Linear = Callable[[nn.Linear, Tensor, bool], tuple[Tensor, Back]]  # (layer, inputs, is it the first?) -> outputs
+Linear = Callable[[nn.Linear, Tensor, bool], tuple[Tensor, Back]]  # (layer, inputs, is it the first?)
 Objective = Callable[[Tensor], Tensor]  # (C, B, outputs) -> (C,) losses
 
 
@@ -112,8 +112,10 @@ def _there_and_back(layers: list[nn.Module], x: Tensor, objective: Objective, li
     """x (C, B, inputs) through the layers, and the gradient of the losses (C,), which are returned, back."""
     way_back: list[Back] = []
     for layer in layers:
-        plain = isinstance(layer, nn.Linear)
-        x, back = linear(layer, x, not any(way_back)) if plain else _elementwise(layer, x)
+        if isinstance(layer, nn.Linear):
+            x, back = linear(layer, x, not any(way_back))
+        else:
+            x, back = _elementwise(layer, x)
         way_back.append(back)
     with torch.enable_grad():
         outputs = x.requires_grad_()

@@ -105,7 +105,7 @@ class TorchTask(ModuleTask):
             yield from zip(losses, rows, strict=True)
 
     def gradient_rows(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[list[float], Tensor]]:
-        """Of a plain stack of layers by products; else by torch.func, where models are small enough for it."""
+        """Of a plain stack of layers by products; of other models by torch.func, where they are small."""
         at_once = self._by_factors if self._stacked else self._by_vmap
         for (examples, _), same in groupby(batches, key=lambda batch: (len(batch.index), batch.key)):
             while chunk := list(islice(same, max(1, self.chunk // max(1, examples)))):
@@ -130,7 +130,7 @@ class TorchTask(ModuleTask):
             yield losses[first : first + len(rows)], rows
 
     def _by_vmap(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[list[float], Tensor]]:
-        """Chunks whose gradients fit in memory; one by one where that is one, or where vmap is not possible."""
+        """Chunks whose gradients fit in memory; one by one where that is one, or where vmap cannot."""
         fits = max(1, min(MOST_AT_ONCE, MEMORY_AT_ONCE // (4 * self.layout.size)))
         for first in range(0, len(batches), fits):
             chunk = batches[first : first + fits]

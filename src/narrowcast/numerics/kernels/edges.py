@@ -87,7 +87,7 @@ def expand_blocks(start, stop, first, out, base, x, scales, D, n, V, rho, k0, k1
 
 @njit(nogil=True, cache=True)
 def project_blocks(start, stop, first, count, acc, gs, scales, D, n, V, rho, k0, k1, tiles, bits, mask, keys):
-    """acc[s, w] += A^T gs[w] over the blocks of shard s, out of `count` blocks from `first` on, all rows w."""
+    """acc[s, w] += A^T gs[w] over the blocks of shard s, of `count` from `first` on, for all rows w."""
     buffer = np.empty(STRIP, np.float32)
     signs = np.empty(STRIP, np.uint32)
     row_signs = np.empty(ROWS, np.uint32)
