@@ -25,6 +25,7 @@ Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of 
 Augment = Callable[[Tensor, Tensor, Key], Tensor]  # (inputs, example indices, key) -> inputs
 Prepare = Callable[[Tensor], Tensor]  # (stored inputs of a batch) -> what the module takes
 Examples = tuple[Tensor, Tensor]  # (inputs, targets)
+FEW = 16  # examples of a client, whose gradient is then the product of two small matrices
 MOST_AT_ONCE = 50  # clients whose gradients are taken together (docs/performance.md)
 MEMORY_AT_ONCE = 1 << 26  # bytes of their gradients
 CACHE_AT_ONCE = 5 << 20  # bytes of the weights of clients that walk side by side, or of their gradients
@@ -105,11 +106,19 @@ class TorchTask(ModuleTask):
             yield from zip(losses, rows, strict=True)
 
     def gradient_rows(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[list[float], Tensor]]:
-        """Of a plain stack of layers by products; of other models by torch.func, where they are small."""
-        at_once = self._by_factors if self._stacked else self._by_vmap
+        """Chunks of equal-sized batches: few examples of a plain stack of layers by their products, others by
+        torch.func; those that are alone, or too large for company, one by one."""
+        fits = min(MOST_AT_ONCE, MEMORY_AT_ONCE // (4 * self.layout.size))
         for (examples, _), same in groupby(batches, key=lambda batch: (len(batch.index), batch.key)):
-            while chunk := list(islice(same, max(1, self.chunk // max(1, examples)))):
-                yield from at_once(theta, chunk)
+            at_once = max(1, min(fits, self.chunk // max(1, examples)))
+            while chunk := list(islice(same, at_once)):
+                if len(chunk) > 1 and examples <= FEW and self._stacked:
+                    yield from self._by_factors(theta, chunk)
+                elif len(chunk) > 1 and (many := self._by_vmap(theta, chunk)):
+                    yield many
+                else:
+                    ones = (self.gradient(theta, batch) for batch in chunk)
+                    yield from (([loss], v[None]) for loss, v in ones)
 
     @property
     def _stacked(self) -> bool:
@@ -129,18 +138,15 @@ class TorchTask(ModuleTask):
             made.fill(rows, first)
             yield losses[first : first + len(rows)], rows
 
-    def _by_vmap(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[list[float], Tensor]]:
-        """Chunks whose gradients fit in memory; one by one where that is one, or where vmap cannot."""
-        fits = max(1, min(MOST_AT_ONCE, MEMORY_AT_ONCE // (4 * self.layout.size)))
-        for first in range(0, len(batches), fits):
-            chunk = batches[first : first + fits]
-            if self._vmap and not self.draws and len(chunk) > 1:
-                try:
-                    yield self._vmapped(theta, chunk)
-                    continue
-                except RuntimeError:  # not every module can be vmapped: .item(), in-place tricks
-                    self._vmap = False
-            yield from (([loss], v[None]) for loss, v in (self.gradient(theta, batch) for batch in chunk))
+    def _by_vmap(self, theta: Tensor, batches: list[Batch]) -> tuple[list[float], Tensor] | None:
+        """None: not every module can be vmapped (.item(), in-place tricks)."""
+        if not self._vmap or self.draws:
+            return None
+        try:
+            return self._vmapped(theta, batches)
+        except RuntimeError:
+            self._vmap = False
+            return None
 
     def _vmapped(self, theta: Tensor, batches: list[Batch]) -> tuple[list[float], Tensor]:
         index = torch.as_tensor(np.concatenate([batch.index for batch in batches]))
