@@ -6,7 +6,7 @@ STUDIES := studies/pyproject.toml
 # Where it is set, every process compiles all of torch's Python anew: half of the time that the tests take.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow fuzz chaos bench lint wheels constraints format clean
+.PHONY: demo test test-slow fuzz chaos bench lint wheels docs constraints format clean
 
 demo: .venv/installed
 	$(BIN)/narrowcast compare examples/demo.toml --out runs/demo --force
@@ -50,6 +50,10 @@ lint: .venv/developed
 wheels: .venv/developed
 	$(BIN)/python tests/wheels.py
 
+# The generated parts of pages, and the API reference in site/; a test builds both and compares.
+docs: .venv/developed
+	$(BIN)/python docs/make.py
+
 # What `make demo` and `make test` install, pinned: in an environment of its own, from the ranges of pyproject.toml.
 constraints:
 	$(PYTHON) -m venv .venv-constraints
@@ -83,5 +87,5 @@ format: .venv/developed
 	@touch $@
 
 clean:
-	rm -rf .venv .wheels build studies/build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info studies/src/*.egg-info
+	rm -rf .venv .wheels site build studies/build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info studies/src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -87,14 +87,18 @@ def ours(dim: int, **options: Any) -> Register:
     return register
 
 
+TERNARY: dict[str, Any] = {"bits": 2.37, "refresh": 20, "error_feedback": "rounding"}  # -1, 0, 1
+
 # PowerSGD's hook starts its all-reduces from callbacks, and nothing fixes their order: with several buckets
 # under gloo it ended in a collective mismatch. So it gets one bucket.
 WAYS = [
     Way("no hook", 0.05, nothing),
-    Way("no hook, momentum", 0.025, nothing, momentum=0.9, seeds=SEEDS),
+    Way("no hook, momentum 0.9", 0.025, nothing, momentum=0.9, seeds=SEEDS),
     Way("fp16_compress (torch)", 0.05, fp16),
     Way("PowerSGD (torch), rank 1", 0.1, power(1), bucket_cap_mb=100, seeds=SEEDS),
-    Way("PowerSGD (torch), rank 1, momentum", 0.0125, power(1), bucket_cap_mb=100, momentum=0.9, seeds=SEEDS),
+    Way(
+        "PowerSGD (torch), rank 1, momentum 0.5", 0.05, power(1), bucket_cap_mb=100, momentum=0.5, seeds=SEEDS
+    ),
     Way("PowerSGD (torch), rank 2", 0.1, power(2), bucket_cap_mb=100),
     Way("PowerSGD (torch), rank 4", 0.1, power(4), bucket_cap_mb=100),
     Way("intrinsic, d = 1 024", 20.0, ours(1024)),
@@ -103,10 +107,17 @@ WAYS = [
     Way("intrinsic, d = 16 384, K = 8", 8.0, ours(16384, refresh=0, subspaces=8)),
     Way("intrinsic, d = 16 384, error feedback", 0.64, ours(16384, error_feedback=True)),
     Way("intrinsic, d = 131 072", 2.0, ours(131072)),
-    Way("intrinsic, d = 40 960, 8 bits, momentum", 0.5, ours(40960, bits=8), momentum=0.9, seeds=SEEDS),
-    Way("intrinsic, d = 81 920, 4 bits", 2.0, ours(81920, bits=4), seeds=SEEDS),
-    Way("intrinsic, d = 81 920, 4 bits, error feedback", 0.1, ours(81920, bits=4, error_feedback=True)),
-    Way("intrinsic, d = 81 920, 4 bits, momentum", 0.25, ours(81920, bits=4), momentum=0.9, seeds=SEEDS),
+    Way("intrinsic, d = 40 960, 8 bits, momentum 0.9", 0.5, ours(40960, bits=8), momentum=0.9, seeds=SEEDS),
+    Way("intrinsic, d = 81 920, 4 bits", 2.0, ours(81920, bits=4)),
+    Way("intrinsic, d = 81 920, 4 bits, error feedback", 0.2, ours(81920, bits=4, error_feedback=True)),
+    Way("intrinsic, d = 81 920, 4 bits, momentum 0.9", 0.25, ours(81920, bits=4), momentum=0.9, seeds=SEEDS),
+    Way(
+        "intrinsic, d = 138 240, 2.37 bits, rounding fed back, momentum 0.9",
+        0.25,
+        ours(138240, **TERNARY),
+        momentum=0.9,
+        seeds=SEEDS,
+    ),
 ]
 LIKE = ("fp16_compress (torch)", "PowerSGD (torch), rank 1", "PowerSGD (torch), rank 4")  # another's rate
 

@@ -27,7 +27,9 @@ def small_net() -> Task:
     generator = torch.Generator().manual_seed(1)
     images, labels = torch.rand(60_000, 784, generator=generator), torch.arange(60_000) % 10
     clients = by_class(labels.numpy(), clients=12_000)
-    return TorchTask(mlp(1, 784, 128, 128, 10), train=(images, labels), test=(images[:10], labels[:10]), clients=clients)
+    return TorchTask(
+        mlp(1, 784, 128, 128, 10), train=(images, labels), test=(images[:10], labels[:10]), clients=clients
+    )
 
 
 def compare(task: Task, cohort: int, dim: int, rounds: int, now: Any) -> dict[str, float]:
@@ -58,7 +60,10 @@ def main() -> None:
         found["ResNet-9, 10 clients, d = 16 000"] = compare(task, 10, 16_000, 4, now)
     table(
         ["round", f"float32, {unit}", "narrow", "times"],
-        [[name, f"{r['float32']:.4g}", f"{r['narrow']:.4g}", f"{r['ratio']:.2f}"] for name, r in found.items()],
+        [
+            [name, f"{r['float32']:.4g}", f"{r['narrow']:.4g}", f"{r['ratio']:.2f}"]
+            for name, r in found.items()
+        ],
     )
     write(options.json, machine, options.quick, {"rounds": found})
 

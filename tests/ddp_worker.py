@@ -122,7 +122,9 @@ def buckets() -> dict[str, Any]:
         group = {"process_group": way["process_group"]} if "process_group" in way else {}
         found[name] = train({"refresh": 2, "error_feedback": True, **group}, way)
     for name in ("one", "many"):
-        found[f"{name}, narrow"] = train({"refresh": 2, "error_feedback": True, "bits": 5}, ways[name])
+        found[f"{name}, narrow"] = train(
+            {"refresh": 3, "error_feedback": "rounding", "bits": 2.37}, ways[name]
+        )
     return found
 
 

@@ -33,6 +33,7 @@ class FakeGrid:
         self.fault: Fault = lambda node, message: message
         self.lie: Lie = lambda node, records: records  # of its training
         self.claim: Lie = lambda node, records: records  # of who it is
+        self.exam: Lie = lambda node, records: records  # of its evaluation
         self._numbers = itertools.count(1)
         self._replies: dict[str, Message] = {}
         self.sent: list[Message] = []
@@ -74,7 +75,8 @@ class FakeGrid:
             return Message(Error(code=2, reason=found), reply_to=message)
         try:
             reply = self.app(found, self.contexts[node])
-            told = self.lie if message.metadata.message_type == MessageType.TRAIN else self.claim
+            kinds = {MessageType.TRAIN: self.lie, MessageType.EVALUATE: self.exam}
+            told = kinds.get(message.metadata.message_type, self.claim)
             return Message(told(node, reply.content), reply_to=message)
         except Exception as error:
             return Message(Error(code=2, reason=repr(error)), reply_to=message)

@@ -13,6 +13,7 @@ import random
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,7 +226,7 @@ def _of_model_file(folder: Path) -> Iterator[Target]:
         options = entry.fitting({"dim": 8, "subspaces": 3, "key": KEY, "directions": 8, "k": 7})
         server = entry.make(**options).server(theta0, LAYOUT)
         modelfile.save(path, name, options, server, theta0, LAYOUT)
-        corpus.append(path.read_bytes())
+        corpus += [path.read_bytes(), zlib.decompress(path.read_bytes())]
 
     def read(data: bytes) -> None:
         path.write_bytes(data)

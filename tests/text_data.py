@@ -78,3 +78,21 @@ def write_text(folder: Path, personas: int = 6) -> Path:
     for part, lines in parts.items():
         (folder / f"{part}_self_original.txt").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def write_checkpoint(folder: Path, seed: int = 0) -> Path:
+    """A BERT without a head, and its tokenizer, as people keep them."""
+    import torch
+    import transformers
+
+    words = "[PAD] [UNK] [CLS] [SEP] a rather longer sentence of words many , fine film dull mess"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(words.split()) + "\n")
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(
+        vocab_size=len(words.split()), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=1, max_position_embeddings=512,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(folder)
+    transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder

@@ -4,6 +4,7 @@ from .methods import METHODS as METHODS
 from .methods import Method as Method
 from .methods import method as method
 from .errors import Diverged as Diverged
+from .registry import register as register
 from .wire import WireError as WireError
 from .rounds import Batch as Batch
 from .rounds import Plan as Plan
@@ -11,7 +12,9 @@ from .rounds import RoundRecord as RoundRecord
 from .rounds import Simulation as Simulation
 from .rounds import Task as Task
 from .rounds import simulate as simulate
+from .runs import apply as apply
 from .runs import load_model as load_model
+from .runs import save_model as save_model
 from .subspaces import KINDS as KINDS
 from .subspaces import Subspace as Subspace
 from .subspaces import SubspaceSpec as SubspaceSpec

@@ -11,7 +11,16 @@ class ConfigError(ValueError):
 
 
 class Diverged(ArithmeticError):
-    """The loss or the sum of a round is not finite any more."""
+    """The loss or the sum of a round is not finite any more.
+
+    >>> import narrowcast as nc
+    >>> from narrowcast.testing import toy_task
+    >>> try:
+    ...     list(nc.simulate(toy_task(), nc.method("uncompressed"), nc.Plan(cohort=4, lr=3e38, rounds=9)))
+    ... except nc.Diverged as why:
+    ...     print("lower --lr" in str(why))
+    True
+    """
 
 
 class Interrupted(Exception):

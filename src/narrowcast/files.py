@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import os
 import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import xxhash
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows: see docs/compatibility.md for what is promised less
+    fcntl = None
 
 _ELSEWHERE = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX"}
 
@@ -107,8 +113,14 @@ def unsealed(data: bytes) -> bytes | None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process; the lock ends with the process, however it ends."""
+    """Hold a folder for this process; the lock ends with the process, however it ends.
+
+    A system without such locks gives none: there it is the user who keeps two processes apart.
+    """
     with (folder / ".lock").open("w") as f:
+        if fcntl is None:
+            yield
+            return
         try:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -147,6 +159,8 @@ def _git(folder: Path, *words: str) -> str:
 
 def sync_path(path: Path) -> None:
     """The same of a file that was closed, or of a folder: the names in it."""
+    if os.name == "nt" and path.is_dir():  # which Windows does not open
+        return
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

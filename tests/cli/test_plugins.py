@@ -1,12 +1,12 @@
 """Commands of other packages: found by their entry points, never in the way of ours."""
 
-from importlib.metadata import EntryPoint
 from typing import Annotated
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from doors import Doors
 from narrowcast.cli import app as table
 
 
@@ -31,17 +31,12 @@ def two() -> None:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = {"hello": hello, "several": group, "run": hello}
-
-    class Found(EntryPoint):
-        def load(self) -> object:
-            if self.name == "broken":
-                raise ImportError("no module named nonsense")
-            return here[self.name]
-
-    points = [Found(name, "elsewhere:thing", table.GROUP) for name in (*here, "broken")]
-    monkeypatch.setattr(table, "entry_points", lambda group: points)
+def installed(doors: Doors) -> None:
+    here = f"{__name__}:"
+    doors.install(
+        "commands", hello=here + "hello", several=here + "group", run=here + "hello", broken="nonsense:it"
+    )
+    doors.uninstall("commands", *table.STUDIES)
 
 
 def call(*words: str) -> tuple[int, str]:
@@ -62,10 +57,10 @@ def test_commands_of_other_packages_are_listed_and_run() -> None:
 @pytest.mark.usefixtures("installed")
 def test_ours_cannot_be_replaced_and_a_broken_one_breaks_nothing_else() -> None:
     assert "Train: a task by name" in call("run", "--help")[1]
-    assert "cannot be loaded from elsewhere:thing" in call("--help")[1]
+    assert "cannot be loaded from nonsense:it" in call("--help")[1]
     code, text = call("broken")
     assert code == 2
-    assert "no module named nonsense" in text
+    assert "No module named 'nonsense'" in text
 
 
 @pytest.mark.usefixtures("installed")

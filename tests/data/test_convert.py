@@ -132,7 +132,7 @@ def test_smollm2_becomes_a_plain_model_that_is_loaded_by_name(registries: Regist
     config = json.loads((registries.cache / "smollm2" / "config.json").read_text())
     assert "quantization_config" not in config  # which makes steps five times slower
     assert config["tie_word_embeddings"]
-    module, tokens = models.language_model(TaskOptions(0, model="smollm2"), "none")
+    module, tokens, _ = models.language_model(TaskOptions(0, model="smollm2"), "none")
     state = {k: v.numpy() for k, v in module.state_dict().items()}
     assert np.array_equal(state["model.embed_tokens.weight"], tensors["token_embd"])
     assert np.array_equal(state["model.layers.0.mlp.down_proj.weight"], tensors["blk.0.ffn_down"])

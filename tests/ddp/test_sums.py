@@ -41,15 +41,17 @@ class Member:
         self.meeting.bytes.append(x.nbytes)
         return torch.stack(self.meeting.all(self.rank, x)).sum(0)
 
-    def most(self, x):
-        return max(self.meeting.all(self.rank, x))
+    def most(self, *x):
+        return [max(each) for each in zip(*self.meeting.all(self.rank, x), strict=True)]
 
 
-def together(xs, bits, key=5):
+def together(xs, bits, key=5, cut=False):
     """(what each sent, what each read as the mean, bytes that one gave to be added), (W, d) each."""
     meeting = Meeting(len(xs))
     with ThreadPoolExecutor(len(xs)) as pool:
-        futures = [pool.submit(sums.mean, x, Member(meeting, rank), bits, key) for rank, x in enumerate(xs)]
+        futures = [
+            pool.submit(sums.mean, x, Member(meeting, rank), bits, key, cut) for rank, x in enumerate(xs)
+        ]
         sent, means = zip(*(future.result() for future in futures), strict=True)
     return torch.stack(sent), torch.stack(means), set(meeting.bytes)
 
@@ -184,6 +186,23 @@ def test_a_number_that_is_not_finite_or_nearly_so_is_nan_for_all_and_zeros_are_z
     _, means, sizes = together(torch.zeros(3, 9), 6)
     assert not means.any()
     assert not sizes
+
+
+def test_with_few_levels_numbers_that_are_far_out_are_cut_and_the_rest_are_finer():
+    """Ternary: (L + 1/2) s = 3 rms, so s = 2 rms; of 6 rms at most 1.5 s is sent."""
+    xs = torch.ones(2, 400)
+    xs[0, 7] = -6.0
+    rms = float(xs[0].double().norm()) / 20
+    sent, means, _ = together(xs, 2.37, cut=True)
+    off = (sent - xs).abs()
+    off[0, 7] = 0.0
+    assert float(off.max()) <= rms * 1.00001  # half a step
+    assert -3.00001 * rms <= float(sent[0, 7]) <= -rms
+    assert torch.equal(means[0], means[1])
+    assert torch.allclose(means[0], sent.mean(0), atol=1e-5)
+    fine = torch.zeros(2, 9)
+    fine[0, 2] = 1e-45  # the deviation of such numbers is none in float32
+    assert float((together(fine, 2.37, cut=True)[1][0] - fine.mean(0)).abs().max()) <= 1e-44
 
 
 def test_float32_is_the_plain_mean():

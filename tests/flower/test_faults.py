@@ -60,7 +60,7 @@ SAID = {
     "rubbish": "message format 255, this version speaks",
     "nan": "a NaN or an infinity",
     "another-run": "a message of another run",
-    "old-round": "an update of round 0",
+    "old-round": "an update of round 1",
     "billion": f"claims a weight of {MAX_WEIGHT}",
     "sleep": "",
 }

@@ -85,7 +85,7 @@ def test_it_starts_from_the_arrays_it_is_given() -> None:
 def test_a_node_that_fails_is_dropped() -> None:
     strategy, there = NarrowcastStrategy(make_model(), fleet=FLEET, **SETTINGS), grid()
     there.fault = lambda node, message: (
-        "out of memory" if node == 101 and message.metadata.group_id == "1" else message
+        "out of memory" if node == 101 and message.metadata.group_id == "2" else message
     )
     strategy.start(there, num_rounds=3)
     assert [r.dropped for r in strategy.records] == [{}, {"failed": 1}, {}]
@@ -96,3 +96,22 @@ def test_a_wrong_setting_is_said_at_once() -> None:
         NarrowcastStrategy(make_model(), method="zip")
     with pytest.raises(RuntimeError, match="has not begun"):
         NarrowcastStrategy(make_model(), **SETTINGS).summary()
+
+
+def test_flowers_result_has_what_the_nodes_found() -> None:
+    """On what they hold out, in the rounds that are evaluated; the engine's own evaluation sends nothing."""
+
+    def holding(context: Context) -> LoaderTask:
+        task = build(context)
+        x = torch.randn(10, 8, generator=torch.Generator().manual_seed(9))
+        held = DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=4)
+        whole = DataLoader(task._train.data, batch_size=50)
+        return LoaderTask(make_model(), loss, whole, held_out=held)
+
+    settings = {**SETTINGS, "evaluate_every": 2}
+    config = make_config({"task": "custom", "rounds": 4, **settings})
+    strategy = NarrowcastStrategy(make_model(), fleet=FLEET, **settings)
+    result = strategy.start(FakeGrid(client_app(holding, config=config), CLIENTS), num_rounds=4)
+    found = {r: m["loss"] for r, m in result.evaluate_metrics_clientapp.items()}
+    assert found == {2: strategy.records[1].node_metrics["loss"], 4: strategy.records[3].node_metrics["loss"]}
+    assert strategy.records[3].node_examples == 40

@@ -328,7 +328,7 @@ def test_a_loss_that_is_no_number_is_diverged(name, loss, monkeypatch):
     by_gradients(task, monkeypatch)
     monkeypatch.setattr(task, "gradient", lambda theta, batch: (loss, torch.zeros_like(theta)))
     monkeypatch.setattr(task, "loss", lambda theta, batch: loss)
-    with pytest.raises(Diverged, match=rf"the loss is {loss} in round 1: lower --lr \(it was 0.5\)"):
+    with pytest.raises(Diverged, match=rf"the loss is {loss} in round 2: lower --lr \(it was 0.5\)"):
         simulation.step()
 
 

@@ -1,6 +1,7 @@
 """The exported model: small, exact, and refused when it is damaged, foreign or hostile."""
 
 import pickle
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +130,22 @@ def test_a_file_says_where_its_base_is_from(tmp_path: Path) -> None:
     base = base_of(pretrained, build("digits", config.task_options()))
     assert base.name == "run"
     assert not any("/" in str(value) for value in (base.name, *base.settings.values()))
+
+
+def test_names_take_little_of_a_file_and_what_inflates_without_end_is_refused(tmp_path: Path) -> None:
+    """A hundred names of 50 letters are 6 kB; a small file of zeros is not followed to where it ends."""
+    names = tuple(f"bert.encoder.layer.{i}.attention.self.query.weight" for i in range(100))
+    layout, theta0 = Layout(names, ((5,),) * 100), torch.zeros(500)
+    method = METHODS["static"].make(key=5, dim=20)
+    modelfile.save(
+        tmp_path / "m", "static", {"key": 5, "dim": 20}, method.server(theta0, layout), theta0, layout
+    )
+    assert (tmp_path / "m").stat().st_size < 1000
+    assert modelfile.read(tmp_path / "m").layout == layout
+    for bomb in (zlib.compress(bytes(1 << 26), 9), zlib.compress(b"x")[:-1], b"\x78", b""):
+        (tmp_path / "bomb").write_bytes(bomb)
+        with pytest.raises(WireError, match="not a narrowcast model"):
+            modelfile.read(tmp_path / "bomb")
 
 
 def test_few_bits_make_a_small_file(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Laws of the partitions: every example exactly once, sizes even, one class a client where promised."""
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -139,3 +140,34 @@ def test_a_partition_is_a_sequence():
 def test_bad_input_is_refused_by_name(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+class Column(Sequence):
+    """What `datasets.Dataset["label"]` is: rows from a file, all at once when sliced."""
+
+    def __init__(self, rows):
+        self.rows, self.asked = rows, []
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, which):
+        self.asked.append(which)
+        return self.rows[which]
+
+
+@pytest.mark.parametrize("kind", ["class", "dirichlet", "natural"])
+def test_a_column_of_a_dataset_is_read_once_and_cut_as_its_array(kind):
+    cuts = KINDS | {"natural": lambda y, clients, key: natural(y)}
+    names = [f"speaker {n}" for n in LABELS] if kind == "natural" else LABELS.tolist()
+    column = Column(names)
+    cut, want = cuts[kind](column, 40, 3), cuts[kind](np.array(names), 40, 3)
+    assert [c.tolist() for c in cut] == [c.tolist() for c in want]
+    assert column.asked == [slice(None)]
+    assert [c.tolist() for c in cuts[kind](np.array(names, object), 40, 3)] == [c.tolist() for c in want]
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_label_that_is_missing_is_refused(missing):
+    with pytest.raises(ValueError, match="without NaN or None"):
+        natural(Column([1, 2, missing]))

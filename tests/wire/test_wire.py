@@ -545,9 +545,9 @@ def test_an_honest_exchange_is_accepted(name):
     [
         ({"run": b"another!"}, "another run"),
         ({"run": RUN[:4] + b"half"}, "theta that is not the server's"),
-        ({"number": 2}, "round 2, version 3, this is round 3, version 3"),
-        ({"number": 4}, "round 4"),
-        ({"version": 2}, "round 3, version 2, this is round 3, version 3"),
+        ({"number": 2}, "round 3, version 3, this is round 4, version 3"),
+        ({"number": 4}, "round 5"),
+        ({"version": 2}, "round 4, version 2, this is round 4, version 3"),
         ({"version": 2**32 - 1}, "version 4294967295"),
         ({"digest": bytes(8)}, "theta that is not the server's"),
     ],
@@ -565,7 +565,7 @@ def test_uploads_of_another_exchange_are_refused(name, change, says):
 @every_method
 def test_a_replayed_upload_of_an_older_round_is_refused(name):
     w = world(name)
-    with pytest.raises(WireError, match="an update of round 2, version 2, this is round 3, version 3"):
+    with pytest.raises(WireError, match="an update of round 3, version 2, this is round 4, version 3"):
         w.add(w.last_upload)
 
 
@@ -699,7 +699,7 @@ def test_a_replayed_download_of_an_older_round_costs_the_upload(name):
     """Its theta is good but old, so the client takes it; the server refuses what comes of it."""
     w, older = world(name), world(name, rounds=2)
     model, _, round = older.receive(older.download())
-    with pytest.raises(WireError, match="an update of round 2, version 2, this is round 3, version 3"):
+    with pytest.raises(WireError, match="an update of round 3, version 2, this is round 4, version 3"):
         w.add(w.upload(model, round))
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from narrowcast.numerics import pool
 from narrowcast.numerics.hadamard import fwht_, fwht_plain
+from narrowcast.numerics.process import machine_memory
 from narrowcast.subspaces.fastfood import Fastfood
 from narrowcast.subspaces.rotation import Rotation
 
@@ -50,9 +51,8 @@ def machine() -> Measured:
     """What runs this, and its load at this moment: no names of hosts or folders."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        lines, memory = [], 0
+    except OSError:
+        lines = []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return {
         "cpu": names[0] if names else platform.processor() or platform.machine(),
@@ -60,7 +60,7 @@ def machine() -> Measured:
         "cores": os.cpu_count(),
         "threads": pool.threads(),
         "torch_threads": torch.get_num_threads(),
-        "memory_gib": round(memory / 2**30, 1),
+        "memory_gib": round(machine_memory() / 2**30, 1),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numba": numba.__version__,

@@ -1,12 +1,11 @@
 """The command `narrowcast`: a table of commands, each imported when it is asked for.
 
-Other packages add theirs by the entry-point group `narrowcast.commands`: a function for typer, or an app.
+Other packages add theirs by the entry-point group `narrowcast.commands`: a function for typer, or an app. One
+that has no entry point is called by its place: `narrowcast package.module:function`.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
@@ -17,7 +16,6 @@ from typer.main import get_command
 from narrowcast.cli.memory import keep_memory
 from narrowcast.registry import Registry
 
-GROUP = "narrowcast.commands"
 COMMANDS: Registry[Any] = Registry(
     "command",
     {
@@ -26,12 +24,15 @@ COMMANDS: Registry[Any] = Registry(
         "show": "narrowcast.cli.show:show",
         "methods": "narrowcast.cli.methods:methods",
         "export": "narrowcast.cli.export:export",
+        "push": "narrowcast.cli.hub:push",
+        "pull": "narrowcast.cli.hub:pull",
         "plan": "narrowcast.cli.plan:plan",
         "measure": "narrowcast.cli.measure:measure",
         "data": "narrowcast.cli.data:data",
         "bench": "narrowcast.cli.bench:bench",
         "flower": "narrowcast.cli.flower:app",
     },
+    group="narrowcast.commands",
 )
 STUDIES = ("reproduce", "theory", "attack")  # of the distribution narrowcast-studies
 GET_STUDIES = (
@@ -43,44 +44,37 @@ GET_STUDIES = (
 class Commands(TyperGroup):
     """Ours, and those of installed packages; ours cannot be replaced."""
 
-    @cached_property
-    def foreign(self) -> dict[str, EntryPoint]:
-        """Looked for once a call: it reads a file of every package there is."""
-        return {found.name: found for found in entry_points(group=GROUP) if found.name not in COMMANDS}
-
     def list_commands(self, ctx: Context) -> list[str]:
-        return [*COMMANDS, *sorted(self.foreign)]
+        return list(COMMANDS)
 
     def get_command(self, ctx: Context, name: str) -> Command | None:
-        if name in COMMANDS:
+        COMMANDS.admit(name)
+        if name not in COMMANDS:
+            return None
+        try:
             return _as_command(name, COMMANDS[name])
-        if name in self.foreign:
-            return _loaded(name, self.foreign[name])
-        return None
+        except Exception as error:  # another package's, that cannot be imported: the others work
+            if name in COMMANDS.own:
+                raise
+            return _broken(name, str(error))
 
     def resolve_command(self, ctx: Context, args: list[str]) -> Any:
-        if args[0] in STUDIES and args[0] not in self.foreign:
+        if args[0] in STUDIES and args[0] not in COMMANDS:
             raise UsageError(GET_STUDIES)
         return super().resolve_command(ctx, args)
 
     def format_epilog(self, ctx: Context, formatter: Any) -> None:
-        if not self.foreign.keys() >= set(STUDIES):
+        if not set(COMMANDS) >= set(STUDIES):
             formatter.write_paragraph()
             formatter.write_text(GET_STUDIES)
 
 
-def _loaded(name: str, found: EntryPoint) -> Command:
-    """Another package's command; one that cannot be imported says so, and the others work."""
-    try:
-        return _as_command(name, found.load())
-    except Exception as error:
-        why = f"cannot be loaded from {found.value}: {error}"
+def _broken(name: str, why: str) -> Command:
+    def broken() -> None:
+        raise UsageError(why)
 
-        def broken() -> None:
-            raise UsageError(f"{name} {why}")
-
-        broken.__doc__ = why
-        return _as_command(name, broken)
+    broken.__doc__ = why
+    return _as_command(name, broken)
 
 
 def _as_command(name: str, made: Any) -> Command:
@@ -88,7 +82,7 @@ def _as_command(name: str, made: Any) -> Command:
         command: Command = get_command(made)
     else:
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name)(made)
+        single.command(name, cls=getattr(made, "command_class", None))(made)
         command = get_command(single)
     command.name = name
     return command

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import Context
+from pydantic.fields import FieldInfo
+from typer.core import TyperCommand, TyperOption
 
-from narrowcast.runs.config import RunConfig
+from narrowcast.cli.terminal import plain_errors
+from narrowcast.registry import PLACE, Registry
+from narrowcast.runs.config import CHOICES, RunConfig
+from narrowcast.runs.own import admit, config_class, plain_types
+from narrowcast.runs.reading import read_toml
 from narrowcast.runs.words import flag, off
+from narrowcast.tasks.table import TASKS
 
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 
@@ -23,10 +32,8 @@ def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
     for name, field in RunConfig.model_fields.items():
         if name == "task":
             continue
-        kind = next((t for t in (bool, int, float) if t in _types(field.annotation)), str)
-        default = "" if field.default in (None, "", False) else f" [default: {field.default}]"
-        text = (field.description or "") + default
-        hints[name] = Annotated[kind | None, typer.Option(_declaration(name), help=text, show_default=False)]
+        declared, kind, text = _flag(name, field)
+        hints[name] = Annotated[kind | None, typer.Option(declared, help=text, show_default=False)]
         flags.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name])
         )
@@ -41,17 +48,50 @@ def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
         [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in own] + flags
     )
     wrapped.__annotations__ = {k: v for k, v in hints.items() if k != "flags"}
+    wrapped.command_class = WithOwnFlags  # type: ignore[attr-defined]
     return wrapped
 
 
-def _declaration(name: str) -> str:
-    on_by_default = RunConfig.model_fields[name].default is True
-    return f"{flag(name)}/{off(name)}" if on_by_default else flag(name)
+class WithOwnFlags(TyperCommand):
+    """A command of a run, with flags for what the method and the task at hand have of their own."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        known = {parameter.name for parameter in self.params}
+        for parameter in self.params:
+            names = CHOICES.get(parameter.name or "")
+            if isinstance(names, Registry) and names.others and isinstance(parameter, TyperOption):
+                parameter.help = f"{parameter.help}; of others: {', '.join(names.others)}"
+        with plain_errors():
+            kind = config_class(*self._asked_for(ctx, args))
+        for name, field in kind.model_fields.items():
+            if name not in known | {"task"}:
+                declared, type, text = _flag(name, field)
+                self.params.append(
+                    TyperOption(
+                        param_decls=[name, declared], type=type, default=None, help=text, show_default=False
+                    )
+                )
+        return super().parse_args(ctx, args)
+
+    def _asked_for(self, ctx: Context, args: list[str]) -> tuple[str | None, str | None]:
+        """(task, method) that the words name, admitted; what flags those bring is not known yet."""
+        parser = self.make_parser(ctx)
+        parser.ignore_unknown_options = True
+        given, words, _ = parser.parse_args(list(args))
+        table = {"method": given["method"]} if given.get("method") else {}
+        first = given.get("task")
+        for word in [*([first] if isinstance(first, str) else []), *words]:
+            if word.endswith(".toml") and Path(word).is_file():
+                table = {**read_toml(Path(word)), **table}
+            elif word in TASKS.others or PLACE.fullmatch(word):
+                table["task"] = word
+        admit(table)
+        return table.get("task"), table.get("method")
 
 
-def _types(annotation: Any) -> set[Any]:
-    """The plain types in an annotation such as Annotated[int, ...] | None."""
-    inner: Iterable[Any] = typing.get_args(annotation)
-    return (
-        set().union(*map(_types, inner)) if inner else {annotation} if isinstance(annotation, type) else set()
-    )
+def _flag(name: str, field: FieldInfo) -> tuple[str, type, str]:
+    """(how it is written, its type, its help) of a setting."""
+    kind = next((t for t in (bool, int, float) if t in plain_types(field.annotation)), str)
+    default = "" if field.default in (None, "", False) else f" [default: {field.default}]"
+    declared = f"{flag(name)}/{off(name)}" if field.default is True else flag(name)
+    return declared, kind, (field.description or "") + default

@@ -52,13 +52,11 @@ def demo(
 ) -> None:
     """Train digits on a real SuperLink with real SuperNodes, as processes on this machine."""
     from narrowcast.cli.terminal import console, plain_errors
-    from narrowcast.errors import ConfigError
     from narrowcast.methods.table import METHODS
 
     with plain_errors():
         require()
-        if method not in METHODS:
-            raise ConfigError(f"--method: unknown method {method!r}: choose one of {', '.join(METHODS)}")
+        METHODS.check(method)
         from narrowcast.flower import demo as demonstration
 
         folder = out or Path("runs") / "flower-demo"
@@ -75,17 +73,25 @@ def require(extra: str = "flower") -> None:
 def _print(outcome: Outcome) -> None:
     from narrowcast.cli.show import show_runs
     from narrowcast.cli.terminal import console
+    from narrowcast.runs import run_folder
     from narrowcast.units import format_bytes
 
     show_runs([outcome.folder])
+    model = outcome.folder / run_folder.MODEL
     up, down = outcome.wire
     each = max(1, outcome.messages)
     console.print(
         f"payload: {format_bytes(outcome.up)} up, {format_bytes(outcome.down)} down, as encoded\n"
         f"on the wire: {format_bytes(up)} up, {format_bytes(down)} down, counted by a proxy: with Flower's "
         f"own requests, its polling, and {outcome.nodes} nodes joining\n"
-        f"the engine added {format_bytes((up + down - outcome.up - outcome.down) // each)} a node and round, "
-        f"and a round took {outcome.seconds / outcome.rounds:.1f} s; logs: {outcome.folder.parent}",
+        f"the engine added {format_bytes((up + down - outcome.up - outcome.down) // each)} a node and round\n"
+        f"a round took {outcome.a_round:.1f} s, {outcome.working:.1f} of them with a message at work on a "
+        "node. The rest is the engine's: a node asks for work every three seconds, and each message starts a "
+        "process that imports torch. So a message should be worth it: several clients a node, several "
+        "local steps (here 8)\n"
+        f"{outcome.seconds:.0f} s in all, with the start of everything; logs: {outcome.folder.parent}\n"
+        f"the model is a file of {format_bytes(model.stat().st_size)}; in full: narrowcast export "
+        f"{outcome.folder} --to digits.pt",
         highlight=False,
         soft_wrap=True,
     )

@@ -12,6 +12,7 @@ from rich.console import Console
 from narrowcast.cli.flags import with_run_flags
 from narrowcast.errors import ConfigError
 from narrowcast.extras import require
+from narrowcast.methods.table import METHODS
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config
 from narrowcast.runs.words import flag, off
@@ -71,7 +72,7 @@ def measure(
             raise ConfigError(
                 "--suggest and --budget go together: narrowcast measure digits --suggest --budget 2MB"
             )
-        folder = out or Path("runs") / f"measure-{name}{'-quick' if quick else ''}"
+        folder = out or Path("runs") / f"measure-{name.replace(':', '-')}{'-quick' if quick else ''}"
         own = {
             "threshold": None if threshold == THRESHOLD else threshold,
             "repeats": repeats,
@@ -90,8 +91,9 @@ def measure(
         defaults = QUICK if quick else LENGTH.get(name, {})
         if flags.keys() & {"epochs", "rounds"}:  # the first of both to be reached would end a run
             defaults = {key: value for key, value in defaults.items() if key not in ("epochs", "rounds")}
+        theirs = {k: v for k, v in flags.items() if k == "method" and v not in METHODS.own}
         asked = {**defaults, **{k: v for k, v in flags.items() if k not in ("dim", "lr", "method", "seed")}}
-        config = make_config({"task": name, **asked})
+        config = make_config({"task": name, **asked, **theirs}, admit=True)
         _refuse_unused(config, flags, suggest)
         count = repeats or (QUICK_REPEATS if quick else REPEATS)
         seeds = tuple(range(flags.get("seed", 0), flags.get("seed", 0) + count))
@@ -111,8 +113,8 @@ def _refuse_unused(config: RunConfig, flags: dict[str, Any], suggest: bool) -> N
     from narrowcast.measure.probing import FAMILY, UNCOMPRESSED
     from narrowcast.runs.used import refuse_unused
 
-    tried = FAMILY if suggest else (flags.get("method", "static"),)
-    made = [config.model_copy(update={"method": method}) for method in (UNCOMPRESSED, *tried)]
+    tried = (*FAMILY, config.method) if suggest else (flags.get("method", "static"),)
+    made = [config.but(method=method) for method in (UNCOMPRESSED, *tried)]
     refuse_unused([name for name in flags if name not in ("dim", "lr")], *made)
 
 

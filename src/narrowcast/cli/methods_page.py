@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pydantic.fields import FieldInfo
 from rich.console import Group
 from rich.markdown import Markdown
 from rich.table import Table
@@ -12,7 +14,7 @@ from rich.text import Text
 
 from narrowcast.methods.entry import About
 from narrowcast.methods.table import METHODS
-from narrowcast.runs.config import RunConfig
+from narrowcast.runs.own import config_class
 from narrowcast.runs.used import of_method
 from narrowcast.runs.words import flag, off
 from narrowcast.tables import markdown_table
@@ -26,7 +28,7 @@ class MethodRow:
     about: About
     linear: bool
     stateful: bool
-    settings: tuple[str, ...]  # fields of RunConfig that concern it
+    settings: dict[str, FieldInfo]  # of a run, that concern it
 
     @property
     def kind(self) -> str:
@@ -34,29 +36,40 @@ class MethodRow:
         return f"{linear}, clients have a state of their own" if self.stateful else linear
 
 
-def rows(name: str | None = None) -> list[MethodRow]:
-    """The methods of the table, or the one of this name; made with the default options."""
-    if name is not None:
-        METHODS.check(name)
-    return [_row(n) for n in METHODS if name in (None, n)]
+def rows(names: Iterable[str] = METHODS) -> list[MethodRow]:
+    """These methods, made with their default options."""
+    return [_row(name) for name in names]
 
 
 def _row(name: str) -> MethodRow:
-    entry = METHODS[name]
-    made = entry.make()
-    return MethodRow(name, entry.about, made.linear, made.stateful, of_method(name))
+    entry = METHODS.find(name)
+    made, fields = entry.make(), config_class(None, name).model_fields
+    settings = {setting: fields[setting] for setting in of_method(name)}
+    return MethodRow(name, entry.about, made.linear, made.stateful, settings)
+
+
+def broken() -> dict[str, str]:
+    """Methods of others that cannot be used, and why."""
+    why = {}
+    for name in METHODS.others:
+        try:
+            _row(name)
+        except Exception as error:  # whatever another's module does
+            why[name] = str(error)
+    return why
 
 
 def _facts(row: MethodRow) -> list[tuple[str, str]]:
     a = row.about
-    return [
+    facts = [
         ("up", a.up),
         ("down", a.down),
-        ("client", f"keeps {a.client}"),
-        ("server", f"keeps {a.server}"),
+        ("client", a.client and f"keeps {a.client}"),
+        ("server", a.server and f"keeps {a.server}"),
         ("maths", a.formula),
         ("source", a.source),
     ]
+    return [(key, value) for key, value in facts if value]
 
 
 def terminal(rows: list[MethodRow]) -> Group:
@@ -88,16 +101,15 @@ def _settings(row: MethodRow) -> list[Text | Table]:
     grid = Table.grid(padding=(0, 2), pad_edge=True)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for name in row.settings:
-        field = RunConfig.model_fields[name]
+    for name, field in row.settings.items():
         default = "" if field.default is None else f" [{field.default}]"
-        grid.add_row(Text(_shown(name)), Text((field.description or "") + default))
+        grid.add_row(Text(_shown(name, field)), Text((field.description or "") + default))
     return [Text("Settings:"), grid]
 
 
-def _shown(name: str) -> str:
+def _shown(name: str, field: FieldInfo) -> str:
     """A setting as it is given: what is on by default can only be turned off."""
-    return off(name) if RunConfig.model_fields[name].default is True else flag(name)
+    return off(name) if field.default is True else flag(name)
 
 
 def markdown(rows: list[MethodRow]) -> str:
@@ -115,7 +127,7 @@ def markdown(rows: list[MethodRow]) -> str:
 
 def _section(row: MethodRow) -> str:
     a = row.about
-    settings = ", ".join(f"`{_shown(name)}`" for name in row.settings)
+    settings = ", ".join(f"`{_shown(name, field)}`" for name, field in row.settings.items())
     facts = [
         f"Source: {a.source}.",
         f"A client keeps {a.client}; the server keeps {a.server}.",
@@ -126,8 +138,8 @@ def _section(row: MethodRow) -> str:
 
 
 def fill(page: str) -> str:
-    """The page with its generated part made anew."""
+    """The page with its generated part made anew: of ours alone, whatever is installed here."""
     pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.S)
     if len(pattern.findall(page)) != 1:
         raise ValueError(f"the page has no place for the methods: one {BEGIN} ... {END}")
-    return pattern.sub(lambda _: f"{BEGIN}\n{markdown(rows())}\n{END}", page)
+    return pattern.sub(lambda _: f"{BEGIN}\n{markdown(rows(METHODS.own))}\n{END}", page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,7 +73,7 @@ def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:
     table = read_toml(Path(task)) if task.endswith(".toml") else {"task": task}
     if "run" in table:
         raise ConfigError(f"{task} has several runs: use narrowcast compare {task}")
-    config = make_config({**table, **flags})
+    config = make_config({**table, **flags}, admit=True)
     from narrowcast.runs.used import refuse_unused
 
     refuse_unused(table, config)
@@ -85,4 +86,4 @@ def _folder_name(config: RunConfig | None) -> str:
     trained = "" if config.trainable == "all" else config.trainable
     setting = config.build_method().setting.replace("=", "")
     parts = [config.task, config.method, setting, trained, f"s{config.seed}"]
-    return "-".join(filter(None, parts))
+    return re.sub(r"[^\w.=+-]+", "-", "-".join(filter(None, parts)))

@@ -97,8 +97,9 @@ class Group:
     def add(self, x: Tensor) -> Tensor:
         return self._reduced(x, dist.ReduceOp.SUM)
 
-    def most(self, x: float) -> float:
-        return float(self._reduced(torch.tensor([x]), dist.ReduceOp.MAX))
+    def most(self, *x: float) -> list[float]:
+        found: list[float] = self._reduced(torch.tensor(x), dist.ReduceOp.MAX).tolist()
+        return found
 
     def _reduced(self, x: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
         both = x.to(self.device, copy=True)

@@ -21,7 +21,8 @@ from narrowcast.subspaces.base import Subspace
 
 ORTHOGONAL_COLUMNS = ("rotation", "grouping")  # kinds for which v - (d/D) A A^T v is never longer than v
 FORMAT = 1  # of `state_dict`
-LATER: dict[str, Any] = {"bits": PLAIN_BITS}  # settings that older checkpoints do not have
+ROUNDING = "rounding"
+LATER: dict[str, Any] = {"bits": PLAIN_BITS, ROUNDING: False}  # settings that older checkpoints do not have
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class IntrinsicState:
     `refresh`: 1 is a new A every step, N every N steps, 0 never (static). `subspaces` is K, taken in turn.
     `bits` a number are all-reduced, 1.6 to 16, or 32 (float32): see `sums`. The first `warmup` steps are
     all-reduced whole. `unbiased` leaves out the factor d/D. `error_feedback` keeps e_w = u_w - (d/D) A x_w
-    of u_w = g_w + e_w, D numbers, x_w being A^T u_w as it was sent. `key` is the seed of all A and dithers.
+    of u_w = g_w + e_w, D numbers, x_w being A^T u_w as it was sent; "rounding" keeps what few bits took away,
+    e_w = A^T g_w + e_w - x_w, d numbers, until the next A. `key` is the seed of all A and dithers.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class IntrinsicState:
         warmup: int = 0,
         kind: str = "rotation",
         unbiased: bool = False,
-        error_feedback: bool = False,
+        error_feedback: bool | str = False,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         if not isinstance(refresh, int) or not isinstance(warmup, int) or warmup < 0:
@@ -62,7 +64,9 @@ class IntrinsicState:
                 f"refresh and warmup are numbers of steps, got {refresh!r} and {warmup!r}: for a new A every "
                 "epoch give refresh=len(loader)"
             )
-        if error_feedback and (refresh == 0 or unbiased or kind not in ORTHOGONAL_COLUMNS):
+        if isinstance(error_feedback, str):
+            check_rounding(error_feedback, bits, refresh, subspaces)
+        elif error_feedback and (refresh == 0 or unbiased or kind not in ORTHOGONAL_COLUMNS):
             raise ValueError(
                 f"error feedback needs refresh >= 1, unbiased=False and kind in {ORTHOGONAL_COLUMNS}, got "
                 f"{refresh}, {unbiased}, {kind!r}: otherwise the error is never sent, or grows without bound"
@@ -80,7 +84,8 @@ class IntrinsicState:
                 f"dim {dim} exceeds the model's {self.D} trainable numbers: choose a smaller dim (parameters "
                 "with requires_grad=False are left out)"
             )
-        self.error = torch.zeros(self.D) if error_feedback else None
+        self.rounding = error_feedback == ROUNDING
+        self.error = torch.zeros(dim if self.rounding else self.D) if error_feedback else None
         self.agreed = False  # whether all workers were found to have the same settings
         self.flat: Tensor | None = None  # (D,) the gradient of the step in progress
         self.waiting: list[Waiting] = []  # its buckets
@@ -106,11 +111,15 @@ class IntrinsicState:
             )
         self.names = names
 
+    @property
+    def turn(self) -> int:
+        """The present step, counted from the end of the warm-up."""
+        return self.step - self.warmup
+
     def subspace(self) -> Subspace:
         """A of the present step."""
-        t = self.step - self.warmup
-        stage = t // self.refresh if self.refresh else 0
-        return self.method.matrix(self.D, stage, t % self.method.subspaces)
+        stage = self.turn // self.refresh if self.refresh else 0
+        return self.method.matrix(self.D, stage, self.turn % self.method.subspaces)
 
     def reduce(self, g: Tensor, workers: Workers) -> None:
         """g_w (D,) -> (d/D) A mean_w(A^T (g_w + e_w)), in place; e_w becomes what this worker did not send.
@@ -119,12 +128,20 @@ class IntrinsicState:
         GradScaler skips the step on all workers.
         """
         A, scale = self.subspace(), 1.0 if self.method.unbiased else self.method.dim / self.D
-        if self.error is not None:
-            g.add_(self.error)
         key = keyed.derive(self.method.key, Purpose.DITHER, self.step)
-        sent, shared = sums.mean(A.project(g), workers, self.bits, key)
+        if self.error is not None and not self.rounding:
+            g.add_(self.error)
+        x = A.project(g)
+        if self.error is not None and self.rounding:
+            if self.refresh and self.turn % self.refresh == 0:
+                self.error.zero_()  # it was of another A
+            x.add_(self.error)
+        sent, shared = sums.mean(x, workers, self.bits, key, cut=self.rounding)
         if self.error is not None and all_finite(shared):
-            A.add_expanded(g, sent * -scale, out=self.error)
+            if self.rounding:
+                torch.sub(x, sent, out=self.error)
+            else:
+                A.add_expanded(g, sent * -scale, out=self.error)
         A.expand(shared * scale, out=g)
 
     def settings(self) -> dict[str, Any]:
@@ -140,6 +157,7 @@ class IntrinsicState:
             "kind": m.subspace,
             "unbiased": m.unbiased,
             "bits": self.bits,
+            ROUNDING: self.rounding,
             "layout": xxhash.xxh3_64_intdigest(repr(self.layout).encode()),
         }
 
@@ -165,7 +183,7 @@ class IntrinsicState:
 
     def _saved_error(self, saved: dict[str, Any]) -> Tensor:
         if "error" not in saved:
-            return torch.zeros(self.D)
+            return torch.zeros(self.method.dim if self.rounding else self.D)
         if saved["rank"] != self._rank():
             raise ValueError(
                 f"the error in the checkpoint is that of worker {saved['rank']}, this is worker "
@@ -179,11 +197,22 @@ class IntrinsicState:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the process group, which cannot be pickled, and without the parameters: see `attach`."""
-        kept = ("method", "refresh", "warmup", "bits", "step", "reduced", "layout", "error")
+        kept = ("method", "refresh", "warmup", "bits", "rounding", "step", "reduced", "layout", "error")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, process_group=None, names={}, agreed=False, flat=None, waiting=[])
+
+
+def check_rounding(error_feedback: str, bits: float, refresh: int, subspaces: int) -> None:
+    if error_feedback != ROUNDING:
+        raise ValueError(f"error_feedback is True, False or {ROUNDING!r}, got {error_feedback!r}")
+    if bits == PLAIN_BITS or refresh == 1 or subspaces != 1:
+        raise ValueError(
+            f"error_feedback={ROUNDING!r} keeps what few bits took away until the next A: it needs bits "
+            f"below {PLAIN_BITS:g}, subspaces=1, and an A that stays (refresh=20, say), got bits={bits:g}, "
+            f"subspaces={subspaces}, refresh={refresh}"
+        )
 
 
 def trainable(model: nn.Module) -> dict[Tensor, str]:

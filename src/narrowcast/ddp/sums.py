@@ -10,6 +10,10 @@ Nothing is clipped. n numbers share a word of 64 bits (`numerics.kernels.packed`
 which their sums fit. The u_w of a number are W places evenly spread around the circle, at a random angle:
 each is uniform, and the error of worker w alone has the variance s^2 / 12. Where the workers' numbers are
 alike, the error of the mean is that of a lattice W times finer, (s / W)^2 / 12 instead of s^2 / (12 W).
+
+Where each worker keeps what rounding took away, e_w = x_w - s (k_w - u_w), and adds it to its next numbers,
+fewer levels do: the step is then chosen for the bulk of the numbers, (L + 1/2) s = 3 max_w rms(x_w) if that
+is less, and what lies further out is cut, and kept like the rest.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from narrowcast.numerics.keyed import Key, Purpose
 PLAIN_BITS = 32.0  # what stands for float32
 FEWEST, MOST = 1.6, 16.0  # bits a number that can be asked for
 WORD = 64
+DEVIATIONS = 3.0  # beyond which numbers are cut, where they may be
 GREATEST = torch.finfo(torch.float32).max
 
 
@@ -41,8 +46,8 @@ class Workers(Protocol):
     def add(self, x: Tensor) -> Tensor:
         """The sum of all workers' x, in memory of its own."""
 
-    def most(self, x: float) -> float:
-        """The largest of all workers' x."""
+    def most(self, *x: float) -> list[float]:
+        """The largest of all workers' x, for each of them."""
 
 
 class Packing(NamedTuple):
@@ -70,25 +75,32 @@ def packing(bits: float, workers: int) -> Packing:
         fit = next(n for n in range(digits, 0, -1) if _root(1 << WORD, n) > 2 * workers)
         raise ValueError(
             f"the sums of {workers} workers take {2 * workers + 1} values at least, which bits={bits:g} has "
-            f"no room for: give bits={math.ceil(WORD / fit * 100) / 100:g} or more"
+            f"no room for: give bits={math.floor(WORD / fit * 100) / 100:g} or more"
         )
     return Packing(digits, levels, 2 * workers * levels + 1)
 
 
-def mean(x: Tensor, workers: Workers, bits: float, key: Key) -> tuple[Tensor, Tensor]:
+def mean(x: Tensor, workers: Workers, bits: float, key: Key, cut: bool = False) -> tuple[Tensor, Tensor]:
     """(x as this worker's share is read, the mean of all workers' shares), (d,) each.
 
+    With `cut` numbers beyond three deviations may be cut: the caller sends what is missing another time.
     Where a worker has a number that is not finite, or too large for what is read to be, the mean is NaN for
     all.
     """
     if bits == PLAIN_BITS:
         return x, workers.add(x) / workers.count
     p = packing(bits, workers.count)
-    most = workers.most(float(x.abs().max()) if all_finite(x) else math.inf)
-    step, d = most / p.levels, x.numel()
+    d = x.numel()
+    largest = float(x.abs().max()) if all_finite(x) else math.inf
+    if cut:
+        most, rms = workers.most(largest, float(x.double().norm()) / math.sqrt(d))
+        step = min(most / p.levels, DEVIATIONS * rms / (p.levels + 0.5)) or most / p.levels
+    else:
+        [most] = workers.most(largest)
+        step = most / p.levels
     if most == 0.0:
         return x, torch.zeros_like(x)
-    if not most + step <= GREATEST:
+    if not most + most / p.levels <= GREATEST:
         return x, torch.full_like(x, math.nan)
     places, shift = keyed.words(key, Purpose.DITHER, d), np.uint32((workers.rank << 32) // workers.count)
     words = np.empty(-(-d // p.digits), np.uint64)

@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from narrowcast.flower import shelf
-from narrowcast.flower.messages import Ask, Order, pack, unpack
+from narrowcast.flower.messages import Ask, Exam, Order, pack, unpack
 from narrowcast.flower.node import Hosted, Node
-from narrowcast.flower.settings import run_settings
+from narrowcast.flower.settings import allowed, run_settings
 from narrowcast.rounds.task import Task
 from narrowcast.runs.config import RunConfig
+from narrowcast.runs.reading import make_config
 from narrowcast.tasks.table import build as build_task
 
 Build = Callable[[Context], Task | Hosted]
@@ -28,11 +30,16 @@ def client_app(
     Settings come from the app's config (`narrowcast.*`), or from `config`. Clients are numbered by the node's
     config: node p of P (`partition-id`, `num-partitions`) hosts clients p, p + P, p + 2P, ... , one for each
     that its task has.
+
+    The server names the method and the task, and sends no code: names of others' are looked up among what is
+    installed here. With `narrowcast-allow` in the node's config, only those of them that it lists; and it may
+    list a `package.module:name`, which nothing from outside can make a node import.
     """
     app = ClientApp(mods=list(mods))
 
     def node(context: Context, run: bytes) -> Node:
-        settings = config or run_settings(context.run_config, **({} if build is None else {"task": "custom"}))
+        fixed: dict[str, Any] = {} if build is None else {"task": "custom"}
+        settings = config or run_settings(context.run_config, allowed=allowed(context), **fixed)
         made = build(context) if build else built_in(context, settings)
         hosted = made if isinstance(made, Hosted) else Hosted(made, _numbers(context, len(made.clients)))
         return Node(hosted, settings, shelf.of_node(context, run.hex(), f"from-{min(hosted.clients)}"))
@@ -46,6 +53,11 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         order = unpack(message.content, Order)
         return Message(pack(node(context, order.run).answer(order)), reply_to=message)
+
+    @app.evaluate()
+    def examine(message: Message, context: Context) -> Message:
+        exam = unpack(message.content, Exam)
+        return Message(pack(node(context, exam.run).examine(exam)), reply_to=message)
 
     return app
 
@@ -63,7 +75,7 @@ def built_in(context: Context, config: RunConfig) -> Hosted:
 @lru_cache(maxsize=1)
 def _task(config: str) -> Task:
     """Built once a process: the simulation engine calls the same one again and again."""
-    settings = RunConfig.model_validate_json(config)
+    settings = make_config(msgspec.json.decode(config))
     return build_task(settings.task, settings.task_options())
 
 

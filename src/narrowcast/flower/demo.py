@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import tomli_w
 from rich.console import Console
@@ -23,9 +25,13 @@ from narrowcast.runs.progress import RunProgress
 from narrowcast.runs.used import of_method
 
 CLIENTS = 10  # logical clients a node: they share its message, and so the engine's fixed cost
-RATES = {"uncompressed": 0.3, "fedavg": 0.2, "fedprox": 0.2}
+ALONG = 40.0  # the rate of methods with a subspace, in its own coordinates; of the others:
+ACROSS, RATES = 0.1, {"narrow": 20.0, "signsgd": 0.01, "random-low-rank": 0.01, "fedkseed": 0.001}
+# A message costs seconds, so each is worth eight local steps: in eight rounds that is 0.92, and 0.53 without.
+LOCAL = {"local-steps": 8, "local-batch": 32, "local-lr": 0.1}
 COMPONENTS = {
-    "client.py": "from narrowcast.flower import client_app\n\napp = client_app()\n",
+    "client.py": "from narrowcast.flower import client_app, sizes_mod\n\n"
+    "app = client_app(mods=[sizes_mod])\n",
     "server.py": "from narrowcast.flower import server_app\n\napp = server_app()\n",
     "__init__.py": '"""The demo\'s Flower app: a built-in task."""\n',
 }
@@ -40,7 +46,9 @@ class Outcome:
     messages: int  # orders that reached a node
     nodes: int
     rounds: int
-    seconds: float
+    seconds: float  # in all
+    a_round: float  # seconds of the one in the middle
+    working: float  # seconds of these in which a node had its message: reconciling, training, compressing
 
 
 def write_app(folder: Path, settings: dict[str, object]) -> Path:
@@ -66,6 +74,14 @@ def write_app(folder: Path, settings: dict[str, object]) -> Path:
     return folder
 
 
+def _work(method: str) -> dict[str, object]:
+    """What a client does in a round, and at which rates."""
+    options = of_method(method)
+    rate = RATES.get(method, ALONG if "dim" in options else ACROSS)
+    local = {name: value for name, value in LOCAL.items() if method != "fedkseed" or name != "local-lr"}
+    return {"lr": rate, **local}
+
+
 def show(
     console: Console, folder: Path, method: str, nodes: int, rounds: int, dim: int, tls: bool
 ) -> Outcome:
@@ -76,8 +92,8 @@ def show(
     own = {name: value for name, value in {"dim": dim, "refresh": "2"}.items() if name in of_method(method)}
     settings: dict[str, object] = {
         "task": "digits", "method": method, **own, "clients": clients, "cohort": clients,
-        "partition": "iid", "rounds": rounds, "lr": RATES.get(method, 10.0),
-        "evaluate-every": 1, "folder": str(folder / "run"), "min-clients": clients, "timeout": 300.0,
+        "partition": "iid", "rounds": rounds, **_work(method), "evaluate-every": 1,
+        "folder": str(folder / "run"), "min-clients": clients, "timeout": 300.0,
     }  # fmt: skip
     app = write_app(folder / "app", settings)
     prepare_kernels(console)
@@ -117,8 +133,15 @@ def show(
     done = _records(folder / "run")
     return Outcome(
         folder / "run", sum(r.up for r in done), sum(r.down for r in done), wire, nodes * len(done), nodes,
-        len(done), time.monotonic() - started,
+        len(done), time.monotonic() - started, median(record.seconds for record in done),
+        _working(folder),
     )  # fmt: skip
+
+
+def _working(folder: Path) -> float:
+    """The seconds of a message in the middle, as `sizes_mod` writes them to the nodes' logs."""
+    said = [re.findall(r"train: .* ([0-9.]+) s$", log.read_text(), re.M) for log in folder.glob("node-*.log")]
+    return median([float(seconds) for found in said for seconds in found] or [0.0])
 
 
 def _records(folder: Path) -> list[records.RoundRecord]:

@@ -14,12 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from narrowcast.errors import ConfigError, Diverged
+from narrowcast.flower.examination import Examination
 from narrowcast.flower.fleet import Fleet, log
 from narrowcast.flower.messages import Answer, Have, Order, pack, received
 from narrowcast.flower.settings import FleetSettings
@@ -124,15 +126,19 @@ class Federation(Training):
 
     def _order(self, node: int, round: Round, record: RoundRecord) -> Message:
         """The download for what the node has, counted, with its clients' numbers."""
-        have = self._believed(self.fleet.members[node].have)
-        theta0 = b"" if have.theta0 == self._digest0 else flat.to_bytes(self.theta0)
-        down = self._asked.downloads.send(have.version, theta0)
+        have, down, theta0 = self._sending(node, self._asked.downloads)
         clients = self._asked.work[node]
         counted, kept = ([known.get(client) for client in clients] for known in (self.counted, self.kept))
-        order = Order(round.run, have.version, down, clients, counted, kept, record.rate, theta0)
+        order = Order(round.run, have, down, clients, counted, kept, record.rate, theta0)
         return Message(
-            pack(order), node, MessageType.TRAIN, ttl=self.settings.timeout, group_id=str(round.number)
+            pack(order), node, MessageType.TRAIN, ttl=self.settings.timeout, group_id=str(round.number + 1)
         )
+
+    def _sending(self, node: int, downloads: Downloads) -> tuple[int | None, bytes, bytes]:
+        """(the version a node starts from, what it then lacks, theta0 if it has another), counted."""
+        have = self._believed(self.fleet.members[node].have)
+        theta0 = b"" if have.theta0 == self._digest0 else flat.to_bytes(self.theta0)
+        return have.version, downloads.send(have.version, theta0), theta0
 
     def _believed(self, have: Have) -> Have:
         """What a node says it has, as far as it can be: not of another theta0, not of the future."""
@@ -169,11 +175,22 @@ class Federation(Training):
         acc = uploads.added(self.norms, self.settings.max_weight)
         record.up, record.clients, record.lost = uploads.bytes, len(uploads.counted), uploads.lost
         if len(uploads.counted) < self.settings.min_answers:
-            log.warning("round %d has %d updates: the model stays as it was", record.round, record.clients)
+            log.warning(
+                "round %d has %d updates: the model stays as it was", record.round + 1, record.clients
+            )
             return self.method.zero(self.server)
         self.counted |= dict.fromkeys(uploads.counted, record.round)
         record.loss = uploads.losses / acc.weight if acc.weight else None
         return acc
+
+    def evaluate(self, record: RoundRecord) -> None:
+        """At the server, where there is data, and at the nodes that hold examples out."""
+        super().evaluate(record)
+        apart = msgspec.structs.replace(record, down=0)
+        downloads = Downloads(self.method, self.server, self.now(), apart)
+        exam = Examination(self.fleet, lambda node: self._sending(node, downloads), record)
+        exam.hold(self.settings.timeout)
+        record.evaluate_down = apart.down
 
     def close(self, acc: Accumulator, record: RoundRecord) -> None:
         """The server's step; one that leads to a model that cannot be used is taken back."""
@@ -202,11 +219,12 @@ class Federation(Training):
             raise Diverged(
                 f"{error} (the model was taken back {FAILURES} times in a row, and it did not help)"
             ) from None
-        log.warning("round %d: %s. Going back to version %d", record.round, error, self._good.version)
+        log.warning("round %d: %s. Going back to version %d", record.round + 1, error, self._good.version)
         self.server, self.round = self._good, record.round + 1
         with own_settings():
             self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
         record.version, record.rolled_back = self.server.version, True
+        record.node_metrics, record.node_examples = {}, 0  # of the model that was taken back
         record.metrics = self.task.evaluate(self._theta) if self.round == self.rounds else {}
         for member in self.fleet.members.values():  # versions are counted anew from here
             if member.have.version is not None and member.have.version > self.server.version:
@@ -215,7 +233,9 @@ class Federation(Training):
     def _drop(self, why: str, clients: list[int], record: RoundRecord, detail: str = "") -> None:
         record.dropped[why] = record.dropped.get(why, 0) + len(clients)
         named = ", ".join(map(str, sorted(clients)[:10])) + (" ..." if len(clients) > 10 else "")
-        log.warning("round %d, %s: client %s%s", record.round, why, named, f" ({detail})" if detail else "")
+        log.warning(
+            "round %d, %s: client %s%s", record.round + 1, why, named, f" ({detail})" if detail else ""
+        )
 
     def state(self) -> dict[str, Any]:
         norms = torch.tensor(list(self.norms.history), dtype=torch.float64)

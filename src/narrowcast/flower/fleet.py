@@ -37,6 +37,7 @@ class Member:
 
     clients: list[int]
     have: Have
+    held: int = 0  # examples it evaluates on, as it has said
 
 
 class Fleet:
@@ -156,6 +157,6 @@ class Fleet:
             return
         self._claims.pop(node, None)
         self.roster.bind(node, here.clients)
-        self.members[node] = Member(list(here.clients), here.have)
+        self.members[node] = Member(list(here.clients), here.have, here.held)
         self.host |= dict.fromkeys(here.clients, node)
         self.examples |= zip(here.clients, here.examples, strict=True)

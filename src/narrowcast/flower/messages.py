@@ -43,6 +43,25 @@ class Here(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     clients: Clients  # the numbers of the clients that the node hosts
     examples: Clients  # how many each of them has
     have: Have
+    held: Number = 0  # examples that the node keeps apart to evaluate on
+
+
+class Exam(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Evaluate this model on what is held out."""
+
+    run: Bytes8
+    have: Number | None  # the version that `down` starts from
+    down: bytes  # the core's message
+    theta0: bytes = b""  # float32, to a node that has another one
+
+
+class Sums(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Metrics summed over a node's held-out examples, so that the sums of all nodes give the mean."""
+
+    have: Have
+    examples: Number = 0
+    metrics: Annotated[dict[Annotated[str, Meta(max_length=40)], float], Meta(max_length=16)] = {}
+    lacks: Annotated[str, Meta(max_length=200)] = ""
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -72,11 +91,11 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     lacks: Annotated[str, Meta(max_length=200)] = ""  # why the download was of no use: send another
 
 
-T = TypeVar("T", Ask, Here, Order, Answer)
+T = TypeVar("T", Ask, Here, Order, Answer, Exam, Sums)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def pack(content: Ask | Here | Order | Answer) -> RecordDict:
+def pack(content: Ask | Here | Order | Answer | Exam | Sums) -> RecordDict:
     """The content as records."""
     data = _encoder.encode(content)
     return RecordDict(

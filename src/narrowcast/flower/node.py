@@ -14,7 +14,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from narrowcast.flower.messages import Answer, Have, Here, Order, Upload
+from narrowcast.flower.messages import Answer, Exam, Have, Here, Order, Sums, Upload
 from narrowcast.flower.shelf import Shelf
 from narrowcast.methods.base import Model, Private
 from narrowcast.numerics import flat
@@ -47,12 +47,24 @@ class _Kept(msgspec.Struct, array_like=True):
     side: bytes | None
 
 
+class _Lacking(Exception):
+    """The download does not lead from what the node has to the server's model."""
+
+    def __init__(self, version: int | None, why: str) -> None:
+        self.version, self.why = version, why[:200]
+
+
+def held_out(task: Task) -> int:
+    """Examples that the task keeps apart to evaluate on, where it is one that does (see `LoaderTask`)."""
+    return int(getattr(task, "held", 0))
+
+
 class Node:
     """One message's worth of a node: made anew each time from its task, its settings and its shelf."""
 
     def __init__(self, hosted: Hosted, config: RunConfig, shelf: Shelf) -> None:
         self.hosted, self.shelf = hosted, shelf
-        self.task = hosted.task
+        self.task: Any = hosted.task
         clients = hosted.total or config.clients or max(config.cohort or 1, len(hosted.clients))
         self.method: Any = config.build_method(clients)
         self.plan = config.plan(clients, b"\0" * 8)
@@ -63,26 +75,43 @@ class Node:
         """Who is hosted, and what there is to start from."""
         clients = sorted(self.hosted.clients)
         examples = [min(len(self.task.clients[self.hosted.clients[c]]), MAX_U32) for c in clients]
-        return Here(clients, examples, Have(self.digest, self._model().version))
+        return Here(clients, examples, Have(self.digest, self._model().version), held_out(self.task))
 
     def answer(self, order: Order) -> Answer:
         """The uploads of the clients that the order names."""
         if strangers := set(order.clients) - set(self.hosted.clients):
             raise WireError(f"an order for clients {sorted(strangers)[:5]}, who are not here")
+        try:
+            model, theta, round = self._received(order)
+        except _Lacking as lacking:
+            return Answer(Have(self.digest, lacking.version), lacks=lacking.why)
+        return Answer(Have(self.digest, model.version), list(self._train(order, round, model, theta)))
+
+    def examine(self, exam: Exam) -> Sums:
+        """What the model is worth on the node's held-out examples, as sums."""
+        try:
+            model, theta, _ = self._received(exam)
+        except _Lacking as lacking:
+            return Sums(Have(self.digest, lacking.version), lacks=lacking.why)
+        held = held_out(self.task)
+        return Sums(Have(self.digest, model.version), held, self.task.examine(theta) if held else {})
+
+    def _received(self, order: Order | Exam) -> tuple[Model, Tensor, Round]:
+        """The server's model, from what the node has and what it was sent; it is kept."""
         if order.theta0:
             self._adopt(order.theta0)
         model = self._model() if order.have is not None else self._newcomer()
         if model.version != order.have:
-            return self._lacking(model, f"has version {model.version}, not {order.have}")
+            raise _Lacking(model.version, f"has version {model.version}, not {order.have}")
         try:
             model, theta, round = exchange.receive_down(
                 self.method, model, order.down, order.run, self.plan.key
             )
         except WireError as error:
             self.shelf.remove("model")  # whatever it was, it does not lead to the server's theta
-            return self._lacking(self._model(), str(error))
+            raise _Lacking(self._model().version, str(error)) from None
         self._keep(model)
-        return Answer(Have(self.digest, model.version), list(self._train(order, round, model, theta)))
+        return model, theta, round
 
     def _train(self, order: Order, round: Round, model: Model, theta: Tensor) -> Any:
         group = [(self.hosted.clients[c], round.client_key(c)) for c in order.clients]
@@ -102,9 +131,6 @@ class Node:
             if private is not None:
                 self._put_private(client, private, round.number, {counted, kept})
             yield Upload(client, data, loss, lost)
-
-    def _lacking(self, model: Model, why: str) -> Answer:
-        return Answer(Have(self.digest, model.version), lacks=why[:200])
 
     def _theta0(self) -> Tensor:
         """What the server sent as theta0, where it had to; else what the task starts from."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from narrowcast.flower import monitoring
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.fleet import log
 from narrowcast.flower.settings import FleetSettings, fleet_settings, run_settings
@@ -17,7 +18,7 @@ from narrowcast.rounds.task import Task
 from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.run_folder import Facts
-from narrowcast.runs.runner import Driver
+from narrowcast.runs.runner import Driver, OnRecord
 from narrowcast.units import format_bytes
 
 
@@ -31,7 +32,8 @@ def server_app(build: Callable[[Context], Task] | None = None) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        config = run_settings(context.run_config, **({} if build is None else {"task": "custom"}))
+        fixed: dict[str, Any] = {} if build is None else {"task": "custom"}
+        config = run_settings(context.run_config, **fixed)
         fleet = fleet_settings(context.run_config)
         begin_or_resume(config, fleet, driver(grid, fleet), build(context) if build else None)
 
@@ -46,25 +48,30 @@ def driver(grid: Grid, fleet: FleetSettings) -> Driver:
 def begin_or_resume(config: RunConfig, fleet: FleetSettings, driver: Driver, task: Task | None) -> Path:
     """The folder of the finished run."""
     folder = Path(fleet.folder)
-    progress = _Progress()
-    if not run_folder.is_run(folder):
-        return runner.start(config, folder, progress, force=True, task=task, driver=driver)
-    attempts.agree(config, folder, "choose another narrowcast.folder, or remove it")
-    log.info("going on with the run in %s", folder)
-    return runner.resume(folder, progress, task=task, driver=driver)
+    with monitoring.watching(fleet, folder) as watch:
+        progress = _Progress(watch)
+        if not run_folder.is_run(folder):
+            return runner.start(config, folder, progress, force=True, task=task, driver=driver)
+        attempts.agree(config, folder, "choose another narrowcast.folder, or remove it")
+        log.info("going on with the run in %s", folder)
+        return runner.resume(folder, progress, task=task, driver=driver)
 
 
 class _Progress:
-    """A line a round, in Flower's log."""
+    """A line a round, in Flower's log, and whoever watches is told."""
 
-    def __init__(self) -> None:
-        self.bytes, self.started = 0, time.monotonic()
+    def __init__(self, watch: OnRecord) -> None:
+        self.bytes, self.watch = 0, watch
 
     def __call__(self, facts: Facts, record: RoundRecord) -> None:
+        self.watch(facts, record)
         self.bytes += record.up + record.down
         known = {"loss": record.loss, **record.metrics} if facts.metric in record.metrics else {}
         known = known or {"loss": record.loss}
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in known.items() if value is not None)
+        if record.node_metrics:
+            held = ", ".join(f"{name} {value:.4g}" for name, value in record.node_metrics.items())
+            numbers += f"  at the nodes, on {record.node_examples} held out: {held}"
         dropped = "".join(f"  {why}: {count}" for why, count in record.dropped.items())
         log.info(
             "round %d of %d  %s  %s of payload%s",

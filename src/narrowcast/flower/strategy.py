@@ -95,11 +95,13 @@ class NarrowcastStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """None: a model is evaluated where it is, by `evaluate_fn`, and sent nowhere for that."""
+        """None: nodes that hold examples out were asked when the round was closed (`evaluate_every`)."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return None
+        """What nodes found on the examples they hold out, where this round had them evaluate."""
+        found = self.records[-1].node_metrics if self.records else {}
+        return MetricRecord(dict[str, Any](found)) if found else None
 
     def summary(self) -> None:
         run = self._running()

@@ -7,7 +7,7 @@ bytes are those of the planner.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,14 @@ from narrowcast.methods.sizes import shape_of
 from narrowcast.methods.table import METHODS
 from narrowcast.rounds.sampling import Cohorts
 from narrowcast.runs.config import RunConfig
+from narrowcast.runs.own import config_class
 
 
 class Candidate(NamedTuple):
     method: str
     subspaces: int = 1  # K
     refresh: str = "epoch"  # of the time-varying ones
+    own: tuple[tuple[str, Any], ...] = ()  # settings that only this method has
 
     @property
     def varies(self) -> bool:
@@ -34,7 +36,8 @@ class Candidate(NamedTuple):
     def settings(self) -> dict[str, object]:
         """What of a configuration it sets; what it does not use is left as it is."""
         routes = {"subspaces": self.subspaces} if self.method.startswith("k-subspace") else {}
-        return {"method": self.method, **routes, **({"refresh": self.refresh} if self.varies else {})}
+        varies = {"refresh": self.refresh} if self.varies else {}
+        return {"method": self.method, **routes, **varies, **dict(self.own)}
 
     def stage(self, per_epoch: int) -> int | None:
         """Rounds of a stage; None: there is only one."""
@@ -58,6 +61,18 @@ def variants(per_epoch: int, rounds: int, plain: bool = True) -> list[Candidate]
     made += [Candidate("k-subspace-time-varying", K) for K in (2, 4)]
     made += [Candidate("narrow")] if plain else []  # else it is no other than time-varying
     return [c for c in made if (c.stage(per_epoch) or 0) < rounds]
+
+
+def brought(config: RunConfig) -> list[Candidate]:
+    """The method that the configuration names, where it is none of ours: with the settings of its own."""
+    if config.method in METHODS.own:
+        return []
+    own = config_class(config.task, config.method).model_fields.keys() - RunConfig.model_fields.keys()
+    theirs = tuple(
+        (name, getattr(config, name)) for name in sorted(own & set(METHODS[config.method].options))
+    )
+    K = config.subspaces if "subspaces" in METHODS[config.method].options else 1
+    return [Candidate(config.method, K, config.refresh, theirs)]
 
 
 def traffic(cohorts: Cohorts, rounds: int, c: Candidate) -> Traffic:
@@ -86,7 +101,7 @@ def bytes_of(c: Candidate, d: int, D: int, visits: Traffic, config: RunConfig) -
     """Bytes up and down of a mean client, as the messages are encoded."""
     names = ("uplink", "downlink", "up_bits", "down_bits")
     given = {name: value for name in names if (value := getattr(config, name)) is not None}
-    asked = {"dim": d, "subspaces": c.subspaces, **given}
+    asked = {"dim": d, "subspaces": c.subspaces, **given, **dict(c.own)}
     entry = METHODS[c.method]
     shape = shape_of(entry.make(**entry.fitting(asked)), D, 1, 1)
     down = sum(n * shape.down(m).bytes for m, n in enumerate(visits.downloads) if n)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from narrowcast.measure.results import Measured
 from narrowcast.plotting import Axes, plt
-from narrowcast.runs.style import FAMILY
+from narrowcast.runs.style import STYLE
 
 MARKERS = "os^Dv<>pPX"
 
@@ -16,7 +16,7 @@ MARKERS = "os^Dv<>pPX"
 def draw(m: Measured, path: Path) -> Path:
     """A mark a probe: full where it reached the target (and stopped there), hollow where it failed."""
     figure, axes = plt.subplots(figsize=(9, 5.5), layout="constrained")
-    colour = FAMILY[m.method][0]
+    colour = STYLE[m.method][0]
     for number, s in enumerate(m.seeds):
         marker = MARKERS[number % len(MARKERS)]
         points = [(p.d, value, p.reached) for p in s.probes if (value := p.best(m.higher_is_better))]

@@ -15,6 +15,7 @@ import torch
 from narrowcast.measure import rules
 from narrowcast.measure.results import Baseline, Measured, Probe, Seed, Trained
 from narrowcast.measure.searching import search
+from narrowcast.methods.table import METHODS
 
 UNCOMPRESSED = "uncompressed"
 # How long a run is unless its user says so; other tasks need a length.
@@ -68,7 +69,8 @@ class Spec:
     rate: float | None = None  # of every probe, over the rule
 
     def __post_init__(self) -> None:
-        if self.method not in FAMILY:
+        others = [name for name in METHODS.others if name == self.method]  # of which only this one is loaded
+        if self.method not in [*FAMILY, *(name for name in others if "dim" in METHODS[name].options)]:
             raise ValueError(f"{self.method!r} has no d to measure: choose one of {', '.join(FAMILY)}")
         if not self.seeds:
             raise ValueError("a measurement needs at least one seed")

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from narrowcast.measure import rules
-from narrowcast.measure.candidates import Candidate, Traffic, bytes_of, largest, traffic, variants
+from narrowcast.measure.candidates import Candidate, Traffic, brought, bytes_of, largest, traffic, variants
 from narrowcast.measure.probing import UNCOMPRESSED, Say, Trial
 from narrowcast.measure.trainers import InFolders, Watch
 from narrowcast.runs import words
@@ -37,10 +37,11 @@ class Option(msgspec.Struct, frozen=True):
     trials: dict[str, float | None]  # rate -> metric of the first seed; None: it diverged
     rate: float
     metrics: list[float]  # at the end, of the seeds that came to it, at the best rate
+    own: dict[str, int | float | str | bool | None] = {}  # settings that only this method has
 
     @property
     def candidate(self) -> Candidate:
-        return Candidate(self.method, self.subspaces, self.refresh)
+        return Candidate(self.method, self.subspaces, self.refresh, tuple(self.own.items()))
 
     @property
     def mean(self) -> float:
@@ -74,7 +75,7 @@ class Trials:
 
     def attempt(self, c: Candidate, d: int, predicted: float, rates: list[float]) -> list[Option]:
         """At every rate with the first seed, at the best of them with the others; []: all diverged."""
-        trainer = InFolders(self.config.model_copy(update=c.settings()), self.folder, self.watch)
+        trainer = InFolders(self.config.but(**c.settings()), self.folder, self.watch)
         dim = None if c.method == UNCOMPRESSED else d
 
         def score(rate: float, seed: int) -> float | None:
@@ -94,7 +95,8 @@ class Trials:
         mean = statistics.mean(metrics)
         self.say(f"{c.label}, d = {d}: {mean:.4f} at lr {best:g}, {format_bytes(sent)} a client")
         named = {f"{rate:g}": value for rate, value in trials.items()}
-        return [Option(c.method, d, c.subspaces, c.refresh, predicted, sent, named, best, metrics)]
+        own = dict(c.own)
+        return [Option(c.method, d, c.subspaces, c.refresh, predicted, sent, named, best, metrics, own)]
 
 
 def propose(
@@ -109,13 +111,14 @@ def propose(
     watch: Watch | None = None,
 ) -> Suggested:
     """Try every candidate that fits; the test set stays unread."""
-    run = prepare(config.model_copy(update={"method": UNCOMPRESSED}))
+    run = prepare(config.but(method=UNCOMPRESSED))
     task, cohorts, rounds, D = run.task, run.cohorts, run.rounds, run.task.layout.size
-    held_out = config.model_copy(update={"validation": True, "evaluate_every": 0})
+    held_out = config.but(validation=True, evaluate_every=0)
     trials = Trials(held_out, folder, seeds, task.higher_is_better, say, watch)
     options: list[Option] = []
     formats = (config.uplink, config.downlink, config.up_bits, config.down_bits)
-    for c in variants(cohorts.rounds_per_epoch, rounds, formats == ("f32", "f32", None, None)):
+    tried = variants(cohorts.rounds_per_epoch, rounds, formats == ("f32", "f32", None, None))
+    for c in [*tried, *brought(config)]:
         visits = traffic(cohorts, rounds, c)
         size = partial(_size, c, D, visits, config)
         d = largest(lambda d, size=size: size(d) <= budget, D // c.subspaces)  # type: ignore[misc]
@@ -148,5 +151,5 @@ def _size(c: Candidate, D: int, visits: Traffic, config: RunConfig, d: int) -> f
 def command_of(config: RunConfig, o: Option) -> str:
     """The run to start, as one would type it."""
     update = {**o.candidate.settings(), "dim": o.d, "lr": o.rate}
-    best = config.model_copy(update=update)
+    best = config.but(**update)
     return shlex.join(["narrowcast", "run", *words.arguments(best, used(best))])

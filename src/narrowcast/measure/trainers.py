@@ -62,7 +62,7 @@ class InFolders:
     def config_of(self, trial: Trial) -> RunConfig:
         dim = RunConfig.model_fields["dim"].default if trial.d is None else trial.d
         update = {"method": trial.method, "dim": dim, "lr": trial.rate, "seed": trial.seed}
-        return self.config.model_copy(update=update)
+        return self.config.but(**update)
 
     def train(self, trial: Trial, target: float | None) -> Trained:
         config = self.config_of(trial)

@@ -85,7 +85,15 @@ class Directions(Protocol):
 
 
 class Method(ABC, Generic[S]):
-    name: ClassVar[str]
+    """How to compress: one of your own inherits from this, or from one that is near (docs/extend.md).
+
+    >>> import narrowcast as nc
+    >>> method: nc.Method = nc.method("topk", k=20)
+    >>> method.linear, method.stateful, method.setting
+    (False, True, 'k=20')
+    """
+
+    name: ClassVar[str] = "a method of one's own"  # said where no setting has named it
     local_steps: ClassVar[int] = 1  # what the method takes by default
     prox: ClassVar[float] = 0.0  # FedProx's mu, by default
     weighted: ClassVar[bool] = True  # updates of a round may weigh differently

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from narrowcast.methods.base import Method
@@ -11,15 +13,15 @@ from narrowcast.methods.base import Method
 
 @dataclass(frozen=True)
 class About:
-    """`narrowcast methods` and docs/methods.md are made from these."""
+    """`narrowcast methods` and docs/methods.md are made from these; "": nothing is said of it."""
 
-    up: str  # what a client sends
-    down: str  # what it is sent
-    client: str  # what it keeps between visits beside the model
-    server: str  # what the server keeps
-    formula: str  # one line of mathematics
-    source: str  # who proposed it
-    text: str  # a paragraph with the equations, in Markdown
+    up: str = ""  # what a client sends
+    down: str = ""  # what it is sent
+    client: str = ""  # what it keeps between visits beside the model
+    server: str = ""  # what the server keeps
+    formula: str = ""  # one line of mathematics
+    source: str = ""  # who proposed it
+    text: str = ""  # a paragraph with the equations, in Markdown
 
 
 @dataclass(frozen=True)
@@ -52,3 +54,26 @@ class Entry:
                 f"{', '.join(self.options) or 'none'}"
             )
         return self.kind(**{**self.defaults, **options, **self.fixes})
+
+
+def as_entry(name: str, found: Any) -> Entry:
+    """The line of a method that somebody else has brought: an `Entry`, or a dataclass that is a `Method`.
+
+    Of a class alone, its docstring is what is said of it.
+    """
+    kind: Any = found.kind if isinstance(found, Entry) else found
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise ValueError(f"the method {name!r} is {found!r}: it must be a class that inherits from Method")
+    if missing := sorted(getattr(kind, "__abstractmethods__", ())):
+        raise ValueError(f"the method {name!r} lacks {', '.join(missing)}: {kind.__name__} must define them")
+    own = vars(kind)
+    if "__dataclass_fields__" not in own and (own.get("__annotations__") or not is_dataclass(kind)):
+        raise ValueError(f"the method {name!r} has no options yet: put @dataclass(frozen=True) on its class")
+    options = fields(typing.cast(Any, kind))
+    if bare := [f.name for f in options if f.init and f.default is f.default_factory is MISSING]:
+        raise ValueError(f"the method {name!r} has no default for {', '.join(bare)}: every option needs one")
+    if isinstance(found, Entry):
+        return found
+    first, _, rest = (kind.__doc__ or "").strip().partition("\n")
+    place = f"{kind.__module__}:{kind.__name__}"
+    return Entry(kind, About(formula=first, source=place, text=inspect.cleandoc(rest)))

@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from narrowcast.methods.base import Method
+import torch
+
+from narrowcast.methods.base import Method, RoundInfo
 from narrowcast.methods.intrinsic import Intrinsic
+from narrowcast.methods.uncompressed import Uncompressed
+from narrowcast.numerics import keyed
+from narrowcast.numerics.flat import Layout
 from narrowcast.wire import formats
 from narrowcast.wire import messages as wire
 from narrowcast.wire.codes import lattice
@@ -37,7 +42,8 @@ def shape_of(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
     """What a method sends for a model of D parameters."""
     whole = Size(D, _message([formats.by_name("f32").size(D)]))
     if not isinstance(made, Intrinsic):
-        return Shape(whole, lambda m: whole, D, local_steps if made.local_steps > 1 else 1)
+        sent = (whole, whole) if type(made).compress is Uncompressed.compress else _tried(made, D)
+        return Shape(sent[0], lambda m: sent[1], D, local_steps if made.local_steps > 1 else 1)
     d, K = made.dim, made.subspaces
     up = Size(d, _message([_data(made.uplink, made.up_bits, d)]))
     stage, base = _data(made.downlink, made.down_bits, K * d), formats.by_name("f32").size(D)
@@ -49,8 +55,21 @@ def shape_of(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
         return Size((m + 1) * K * d, wire.HEADER + wire.equal_blocks_size(m + 1, stage))
 
     varies = made.refresh != 0
-    sent = (lambda m: whole) if stage > base else down if varies else lambda m: now
-    return Shape(up, sent, min(D, d * K * (epochs if varies else 1)), 1)
+    of = (lambda m: whole) if stage > base else down if varies else lambda m: now
+    return Shape(up, of, min(D, d * K * (epochs if varies else 1)), 1)
+
+
+def _tried(made: Method[Any], D: int) -> tuple[Size, Size]:
+    """(an upload, a newcomer's download after one step) of any method, as they are encoded for noise."""
+    noise = torch.from_numpy(keyed.normals(0, keyed.Purpose.DATA, D))
+    layout = Layout(("theta",), ((D,),))
+    server = made.server(noise, layout)
+    model = made.newcomer(noise, layout)
+    v = noise if made.probes is None else noise[:1]
+    up = made.compress(None, v, model, 0)[1]
+    server = made.step(server, made.add(made.zero(server), up, 1.0), RoundInfo(0, 0, False, 1e-3))
+    sizes = [_message([len(block.data) for block in p.blocks]) for p in (up, made.download(server, None))]
+    return Size(sizes[0] // 4, sizes[0]), Size(sizes[1] // 4, sizes[1])
 
 
 def base_is_smaller(D: int, lag: int, sigma: int) -> bool:

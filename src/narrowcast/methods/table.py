@@ -1,4 +1,7 @@
-"""The table of methods: the one place that maps a name to a class. Reading the names imports none of them."""
+"""The table of methods: the one place that maps a name to a class. Reading the names imports none of them.
+
+Others join by the entry-point group `narrowcast.methods`, or by `narrowcast.register("method", ...)`.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,14 @@ METHODS: Registry[Entry] = Registry(
         "ef21": _HERE + "ef21:ENTRY",
         "drive": _HERE + "drive:ENTRY",
     },
+    group="narrowcast.methods",
+    adapt=_HERE + "entry:as_entry",
+    doc="""name -> `Entry`, of our methods and then of those that others have brought.
+
+    >>> import narrowcast as nc
+    >>> "time-varying" in nc.METHODS, nc.METHODS["topk"].options
+    (True, ('optimiser', 'k', 'error_feedback', 'uplink'))
+    """,
 )
 
 OPTIMISERS: Registry[type[Optimiser]] = Registry(
@@ -52,7 +63,8 @@ OPTIMISERS: Registry[type[Optimiser]] = Registry(
 def method(name: str, **options: Any) -> Method[Any]:
     """A method by its name in the table, with options of its own: those are the fields of its class.
 
-    >>> method("time-varying", dim=256, key=7).setting
+    >>> import narrowcast as nc
+    >>> nc.method("time-varying", dim=256, key=7).setting
     'd=256'
     """
     return METHODS.find(name).make(**options)

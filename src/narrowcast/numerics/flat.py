@@ -16,7 +16,13 @@ from torch import Tensor, nn
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Names and shapes of the trainable parameters, in the order in which they lie in theta."""
+    """Names and shapes of the trainable parameters, in the order in which they lie in theta.
+
+    >>> import torch, narrowcast as nc
+    >>> layout = nc.Layout(("weight", "bias"), ((2, 3), (2,)))
+    >>> layout.size, {name: tuple(part.shape) for name, part in layout.split(torch.zeros(8)).items()}
+    (8, {'weight': (2, 3), 'bias': (2,)})
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -54,7 +60,15 @@ def all_finite(numbers: Tensor) -> bool:
 
 
 class FlatParameters:
-    """theta and grad of a module, (D,) each. Tied weights count once, frozen parameters are left alone."""
+    """theta and grad of a module, (D,) each. Tied weights count once, frozen parameters are left alone.
+
+    >>> import torch, narrowcast as nc
+    >>> module = torch.nn.Linear(3, 2)
+    >>> flat = nc.FlatParameters(module)
+    >>> flat.load(torch.ones(8))
+    >>> module.bias.tolist()
+    [1.0, 1.0]
+    """
 
     def __init__(self, module: nn.Module) -> None:
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]

@@ -6,6 +6,7 @@ model. What two machines must agree on, or what must come out the same again, is
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -21,6 +22,14 @@ _SMALL = 2.0**-1022  # the smallest normal float64: half of it is denormal
 def flushes_denormals() -> bool:
     """Whether this thread takes denormal numbers for zero (torch.set_flush_denormal)."""
     return _SMALL * 0.5 == 0.0
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory; 4 GB where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 32
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def receive_up(
     `seen` are the clients whose updates this round has already: one upload a client and round.
     """
     if client in seen:
-        raise WireError(f"client {client} has sent its update of round {round.number} already")
+        raise WireError(f"client {client} has sent its update of round {round.number + 1} already")
     message = check_up(method, data, round, client, weight)
     with own_settings():
         acc = method.add(acc, message.payload, weight)
@@ -145,8 +145,8 @@ def check_up(method: Method[Any], data: bytes, round: Round, client: int, weight
         raise WireError(f"client {client} sent no numbers")
     if (message.round, message.version) != (round.number, round.version):
         raise WireError(
-            f"an update of round {message.round}, version {message.version}, "
-            f"this is round {round.number}, version {round.version}"
+            f"an update of round {message.round + 1}, version {message.version}, "
+            f"this is round {round.number + 1}, version {round.version}"
         )
     key = round.client_key(client)
     route = method.route(key)

@@ -13,7 +13,13 @@ from narrowcast.rounds.sampling import Cohorts
 
 @dataclass(frozen=True)
 class Plan:
-    """How long, how many, how fast. `epochs` and `rounds`: the first to be reached ends the run."""
+    """How long, how many, how fast. `epochs` and `rounds`: the first to be reached ends the run.
+
+    >>> import narrowcast as nc
+    >>> plan = nc.Plan(cohort=5, lr=0.5, epochs=3, participation=0.8)
+    >>> plan.length(clients=12)  # rounds: three to an epoch
+    9
+    """
 
     cohort: int
     lr: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +10,16 @@ import msgspec
 
 
 class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What happened in a round. Bytes are those of encoded messages, summed over the clients of the round."""
+    """What happened in a round. Bytes are those of encoded messages, summed over the clients of the round.
+
+    >>> import narrowcast as nc
+    >>> from narrowcast.testing import toy_task
+    >>> plan = nc.Plan(cohort=5, lr=0.5, rounds=2)
+    >>> for record in nc.simulate(toy_task(), nc.method("static", dim=16, key=1), plan):
+    ...     print(record.round, record.clients, record.up, record.down)
+    0 5 495 495
+    1 5 495 495
+    """
 
     round: int
     epoch: int
@@ -27,6 +35,10 @@ class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     lost: int = 0  # clients whose private state was lost, and begun anew
     rolled_back: bool = False  # the round led to a model that could not be used: it is an earlier one again
     metrics: dict[str, float] = {}  # on held-out data, where this round was evaluated
+    node_metrics: dict[str, float] = {}  # the same on what nodes hold out: means over `node_examples`
+    node_examples: int = 0
+    evaluate_up: int = 0  # bytes of that, which `up` and `down` leave out
+    evaluate_down: int = 0
     seconds: float = 0.0
     client_seconds: float = 0.0  # a client's share: reconcile, and its part of the cohort's training
     peak_memory: int = 0  # resident bytes of this process at its peak during the round
@@ -70,13 +82,20 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory() -> int:
-    """Peak resident bytes of this process since the last reset (elsewhere than on Linux: since its start)."""
+    """Peak resident bytes of this process since the last reset (elsewhere than on Linux: since its start).
+
+    0 where the system does not say.
+    """
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
+    try:
+        import resource
+    except ImportError:
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

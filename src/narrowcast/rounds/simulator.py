@@ -50,7 +50,17 @@ class Work:
 
 
 class Simulation(Training):
-    """A run on this machine."""
+    """A run on this machine.
+
+    >>> import narrowcast as nc
+    >>> from narrowcast.testing import toy_task
+    >>> method, plan = nc.method("time-varying", dim=16), nc.Plan(cohort=4, lr=2.0, epochs=4)
+    >>> run = nc.Simulation(toy_task(), method, plan)
+    >>> first = run.step()
+    >>> state = run.state()  # tensors and numbers to torch.save: `restore` goes on from there, bit for bit
+    >>> run.round, run.rounds, run.theta.shape
+    (1, 12, torch.Size([227]))
+    """
 
     def __init__(self, task: Task, method: Method[Any], plan: Plan, store: ClientStore | None = None) -> None:
         super().__init__(task, method, plan)
@@ -124,7 +134,7 @@ class Simulation(Training):
             except (WireError, FormatError) as error:
                 # It is our own message: only a gradient that blew up makes it bad.
                 raise Diverged(
-                    f"the gradient is not finite in round {work.round.number}: lower --lr"
+                    f"the gradient is not finite in round {work.round.number + 1}: lower --lr"
                 ) from error
             record.up += size * len(members)
             record.clients += len(members)
@@ -158,7 +168,7 @@ class Simulation(Training):
                 weight += capped(claim)
         record.lost = self.store.lost - lost
         if group and not weight:
-            raise Diverged(f"every update of round {work.round.number} was refused: lower --lr")
+            raise Diverged(f"every update of round {work.round.number + 1} was refused: lower --lr")
         return acc, losses, weight
 
     def _uploads(
@@ -184,7 +194,7 @@ class Simulation(Training):
     def _check(self, loss: float, round: Round) -> None:
         if not math.isfinite(loss):
             raise Diverged(
-                f"the loss is {loss} in round {round.number}: lower --lr (it was {self.plan.lr:g})"
+                f"the loss is {loss} in round {round.number + 1}: lower --lr (it was {self.plan.lr:g})"
             )
 
     def _weight(self, client: int) -> int:
@@ -207,5 +217,13 @@ class Simulation(Training):
 
 
 def simulate(task: Task, method: Method[Any], plan: Plan) -> Iterator[RoundRecord]:
-    """Train: one record a round."""
+    """Train: one record a round.
+
+    >>> import narrowcast as nc
+    >>> from narrowcast.testing import toy_task
+    >>> plan = nc.Plan(cohort=6, lr=4.0, epochs=20)
+    >>> records = list(nc.simulate(toy_task(), nc.method("static", dim=64), plan))
+    >>> records[-1].loss < records[0].loss, sorted(records[-1].metrics)
+    (True, ['accuracy', 'loss'])
+    """
     return iter(Simulation(task, method, plan))

@@ -8,7 +8,6 @@ checkpoint is safe (`settle`). A file that is missing or damaged is a lost state
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import weakref
@@ -22,9 +21,10 @@ import torch
 from narrowcast import files
 from narrowcast.methods.base import Private
 from narrowcast.numerics import flat
+from narrowcast.numerics.process import machine_memory
 
 # Bytes of states held in memory, a quarter of the machine's; those unused for longest go to disk.
-MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+MEMORY = machine_memory() // 4
 
 
 class ClientStore:

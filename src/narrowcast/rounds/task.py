@@ -16,7 +16,17 @@ IndexArray = NDArray[np.int64]
 
 
 class Batch(NamedTuple):
-    """Examples by index, with the weight of each: the objective is the weighted sum of their losses."""
+    """Examples by index, with the weight of each: the objective is the weighted sum of their losses.
+
+    >>> import numpy as np, torch, narrowcast as nc
+    >>> from narrowcast.testing import toy_task
+    >>> task = toy_task()
+    >>> index = task.clients[0]
+    >>> mean = nc.Batch(index, torch.full((len(index),), 1 / len(index)), key=0)
+    >>> loss, gradient = task.gradient(task.theta0(), mean)
+    >>> gradient.shape
+    torch.Size([227])
+    """
 
     index: IndexArray  # type: ignore[assignment]  # (B,); hides tuple.index, which nobody needs here
     weight: Tensor  # (B,), sums to 1 for a mean
@@ -25,7 +35,16 @@ class Batch(NamedTuple):
 
 
 class Task(Protocol):
-    """Inherit from it to get `gradients`, `gradient_rows` and `walk`, which are made of `gradient`."""
+    """Inherit from it to get `gradients`, `gradient_rows` and `walk`, which are made of `gradient`.
+
+    A function that returns one is a task for the command too: `narrowcast run package.module:function`.
+
+    >>> import narrowcast as nc
+    >>> from narrowcast.testing import toy_task
+    >>> task: nc.Task = toy_task()
+    >>> len(task.clients), task.layout.size, sorted(task.evaluate(task.theta0()))
+    (12, 227, ['accuracy', 'loss'])
+    """
 
     name: str
     layout: Layout

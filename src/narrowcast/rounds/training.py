@@ -74,9 +74,7 @@ class Training(ABC):
 
     def open(self) -> tuple[Round, RoundRecord]:
         """The round that begins now, and its record, still empty."""
-        number, plan = self.round, self.plan
-        digest = digest_of(self.method, self.server, self._theta)
-        round = Round(plan.run, plan.key, number, self.server.version, digest)
+        number, plan, round = self.round, self.plan, self.now()
         record = RoundRecord(
             round=number,
             epoch=self.cohorts.epoch(number),
@@ -89,6 +87,11 @@ class Training(ABC):
         )
         return round, record
 
+    def now(self) -> Round:
+        """What messages say of the model as it is now: run, round, version, digest."""
+        digest = digest_of(self.method, self.server, self._theta)
+        return Round(self.plan.run, self.plan.key, self.round, self.server.version, digest)
+
     def close(self, acc: Accumulator, record: RoundRecord) -> None:
         """The server's step with what was collected, and the evaluation where one is due."""
         number, every = self.round, self.plan.evaluate_every
@@ -100,9 +103,13 @@ class Training(ABC):
         record.version = self.server.version
         self.round += 1
         if self.round == self.rounds or (every and self.round % every == 0):
-            record.metrics = self.task.evaluate(self._theta)
+            self.evaluate(record)
             if not all(map(math.isfinite, record.metrics.values())):
-                raise Diverged(f"evaluation after round {number} gave {record.metrics}: lower --lr")
+                raise Diverged(f"evaluation after round {number + 1} gave {record.metrics}: lower --lr")
+
+    def evaluate(self, record: RoundRecord) -> None:
+        """The model as it is now, on data that the server has; a driver may ask the clients too."""
+        record.metrics = self.task.evaluate(self._theta)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -10,6 +10,10 @@ from .prepared import prepare as prepare
 from .run_folder import Facts as Facts
 from .runner import OnRecord as OnRecord
 from .modelfile import load_model as load_model
+from .models import apply as apply
+from .models import save_model as save_model
+from .hub import pull_model as pull_model
+from .hub import push_model as push_model
 from .summary import Compression as Compression
 from .summary import Summary as Summary
 from .summary import summarise as summarise

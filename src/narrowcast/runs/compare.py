@@ -13,7 +13,8 @@ from typing import Any
 from narrowcast.errors import ConfigError, located
 from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
-from narrowcast.runs.reading import make_config, read_toml
+from narrowcast.runs.own import admit, config_class
+from narrowcast.runs.reading import as_config_error, make_config, read_toml
 from narrowcast.runs.runner import OnRecord
 from narrowcast.runs.used import refuse_unused
 
@@ -33,9 +34,12 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
         raise ConfigError(f"{path} compares nothing: it needs a [[run]] table for each run")
     overrides = overrides or {}
     configs: dict[str, RunConfig] = {}
+    own = _own_names(table, runs)
     for number, run in enumerate(runs, 1):
         with located(f"{path}, run {number}"):
-            config = make_config({**table, **run, **overrides})
+            mine = own[number - 1]
+            shared = {k: v for k, v in table.items() if k in mine or not any(k in names for names in own)}
+            config = make_config({**shared, **run, **overrides}, admit=True)
             refuse_unused(run, config)
         folder = re.sub(r"[^\w.=+-]+", "-", config.label).strip("-.") or f"run-{number}"
         if folder in configs:
@@ -46,6 +50,18 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
     with located(path):
         refuse_unused({**table, **overrides}, *configs.values())
     return Comparison(title, configs)
+
+
+def _own_names(table: dict[str, Any], runs: list[dict[str, Any]]) -> list[set[str]]:
+    """Of each run the settings that its method or task alone has: where they are shared, others lack them."""
+    names = []
+    for run in runs:
+        settings = {"method": None, **table, **run}
+        admit(settings)
+        with as_config_error():
+            kind = config_class(settings.get("task"), settings["method"])
+        names.append(kind.model_fields.keys() - RunConfig.model_fields.keys())
+    return names
 
 
 def run_all(

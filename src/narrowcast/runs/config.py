@@ -7,8 +7,6 @@ is unset takes the task's or the method's own default; the run folder records th
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -23,8 +21,8 @@ from pydantic import (
 )
 
 from narrowcast import choices
-from narrowcast.errors import ConfigError
 from narrowcast.methods.table import METHODS, OPTIMISERS
+from narrowcast.registry import Registry
 from narrowcast.subspaces.table import KINDS
 from narrowcast.tasks.table import CUSTOM, TASKS
 from narrowcast.wire.table import FORMATS
@@ -36,7 +34,7 @@ if TYPE_CHECKING:  # neither torch nor numba is needed to read settings
     from narrowcast.tasks.options import TaskOptions
 
 CHOICES: dict[str, Collection[str]] = {
-    "task": [*TASKS, CUSTOM],
+    "task": TASKS,
     "method": METHODS,
     "subspace": KINDS,
     "optimiser": OPTIMISERS,
@@ -59,8 +57,8 @@ Bits = Annotated[float, Field(ge=0.25, le=32)]
 class RunConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    task: str = Field(description="what to train: " + ", ".join(TASKS))
-    method: str = Field("static", description="how to compress: " + ", ".join(METHODS))
+    task: str = Field(description="what to train: " + ", ".join(TASKS.own))
+    method: str = Field("static", description="how to compress: " + ", ".join(METHODS.own))
     name: str = Field("", description="label in tables and pictures (default: method and dim)")
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = Field(
         0, description="of theta0, A, the clients and the sampling"
@@ -71,14 +69,14 @@ class RunConfig(BaseModel):
     refresh: str = Field(
         "epoch", description='time-varying: a new A after every "epoch" or every N rounds with updates'
     )
-    subspace: str = Field("rotation", description="kind of A: " + ", ".join(KINDS))
+    subspace: str = Field("rotation", description="kind of A: " + ", ".join(KINDS.own))
     optimiser: str = Field("sgd", description="on the server: " + ", ".join(OPTIMISERS))
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="beta of momentum and adam")
     carry: bool = Field(False, description="carry momentum over to a new A instead of resetting it")
     convention: str = Field(
         "orthonormal", description="of --lr: a step along an orthonormal basis, or the paper's E[AA^T] = I"
     )
-    uplink: str = Field("f32", description="numbers of an upload: " + ", ".join(FORMATS))
+    uplink: str = Field("f32", description="numbers of an upload: " + ", ".join(FORMATS.own))
     downlink: str = Field("f32", description="numbers of a download")
     up_bits: Bits | None = Field(
         None,
@@ -191,8 +189,13 @@ class RunConfig(BaseModel):
     @field_validator(*CHOICES)
     @classmethod
     def _known(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None:
-            choices.check(str(info.field_name), value, CHOICES[str(info.field_name)])
+        name = str(info.field_name)
+        if value is None or (name == "task" and value == CUSTOM):
+            return value
+        known = CHOICES[name]
+        if isinstance(known, Registry) and ":" in value:
+            known.check(value)
+        choices.check(name, value, [*known, CUSTOM] if name == "task" else known)
         return value
 
     @field_validator("refresh", mode="before")
@@ -225,6 +228,12 @@ class RunConfig(BaseModel):
             raise ValueError("say how long to train: --epochs or --rounds")
         return self
 
+    @model_validator(mode="after")
+    def _possible(self) -> RunConfig:
+        if self.method not in METHODS.own:  # ours have no rule that is not one of a setting
+            self.build_method()
+        return self
+
     @property
     def label(self) -> str:
         if self.name:
@@ -232,10 +241,23 @@ class RunConfig(BaseModel):
         trained = {"all": "", "biases": "biases", "lora": f"lora r={self.lora_rank}"}[self.trainable]
         return " ".join(filter(None, (self.method, self.build_method().setting, trained)))
 
+    def but(self, **changes: Any) -> RunConfig:
+        """With these changes; settings that only the former method or task has are dropped."""
+        from narrowcast.runs import own
+
+        table = {**self.model_dump(), **changes}
+        kind = own.config_class(table["task"], table["method"])
+        return kind(**{name: value for name, value in table.items() if name in kind.model_fields})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from narrowcast.runs import own
+
+        return own.again, (self.model_dump(),)
+
     def agrees_with(self, resolved: RunConfig) -> bool:
         """Whether a resolved configuration may have come from this one."""
         theirs = resolved.model_dump()
-        return all(theirs[name] == value for name, value in self.model_dump(exclude_none=True).items())
+        return all(theirs.get(name) == value for name, value in self.model_dump(exclude_none=True).items())
 
     def digest(self, only: set[str] | None = None) -> str:
         """Eight hex digits of what is asked beside the defaults, of these settings or of all."""
@@ -251,29 +273,16 @@ class RunConfig(BaseModel):
 
         return keyed.derive(self.seed, keyed.Purpose.RUN)
 
-    def _of(self, kind: type) -> dict[str, Any]:
-        """The settings that have the name of a field of this dataclass: they are handed on as they are."""
-        return {f.name: getattr(self, f.name) for f in fields(kind) if f.name in RunConfig.model_fields}
-
     def task_options(self) -> TaskOptions:
-        from narrowcast.tasks.options import TaskOptions
+        from narrowcast.runs import made
 
-        data = Path(self.data) if self.data else None
-        return TaskOptions(**self._of(TaskOptions) | {"key": self.key, "data": data})
+        return made.task_options(self)
 
     def method_options(self, clients: int = 1) -> dict[str, Any]:
         """What the method of this run is made with, for a task with so many clients."""
-        entry = METHODS[self.method]
-        betas = {} if self.optimiser == "sgd" else {"beta": self.momentum}
-        own: dict[str, Any] = {
-            "key": self.key,
-            "clients": clients,
-            "refresh": self.refresh if self.refresh == "epoch" else int(self.refresh),
-            "optimiser": OPTIMISERS[self.optimiser](**betas),
-            "unbiased": self.convention == "unbiased",
-        }
-        asked = self._of(entry.kind) | own
-        return entry.fitting({name: value for name, value in asked.items() if value is not None})
+        from narrowcast.runs import made
+
+        return made.method_options(self, clients)
 
     def build_method(self, clients: int = 1) -> Method[Any]:
         """The method for a task with so many clients."""
@@ -281,19 +290,6 @@ class RunConfig(BaseModel):
 
     def plan(self, clients: int, run: bytes = bytes(8)) -> Plan:
         """The plan for a task with so many clients."""
-        from narrowcast.rounds import schedules
-        from narrowcast.rounds.plan import Plan
+        from narrowcast.runs import made
 
-        cohort = self.cohort or max(1, min(100, clients // 10))
-        if cohort > clients:
-            raise ConfigError(f"--cohort {cohort}: the task has only {clients} clients")
-        per_epoch = -(-clients // cohort)
-        epochs = min(e for e in (self.epochs, self.rounds and self.rounds / per_epoch) if e)
-        own: dict[str, Any] = {
-            "cohort": cohort,
-            "schedule": schedules.knots(self.schedule, epochs),
-            "evaluate_every": per_epoch if self.evaluate_every is None else self.evaluate_every,
-            "key": self.key,
-            "run": run,
-        }
-        return Plan(**self._of(Plan) | own)
+        return made.plan(self, clients, run)

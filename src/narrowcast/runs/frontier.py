@@ -40,7 +40,7 @@ def bytes_axis(axes: Axes) -> None:
 def _one(axes: Axes, run: Summary) -> None:
     if not run.curve:
         return
-    color, marker = STYLE.get(run.facts.method, ("#8c564b", "X"))  # a folder may name a method of the past
+    color, marker = STYLE[run.facts.method]
     spent, metric = zip(*run.curve, strict=True)
     axes.plot(spent, metric, color=color, linewidth=1, alpha=0.45)
     axes.plot(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import tomli_w
@@ -16,9 +15,10 @@ from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.sampling import Cohorts
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.task import Task
+from narrowcast.runs import bases
 from narrowcast.runs.config import RENAMED, RunConfig
 from narrowcast.runs.modelfile import Base
-from narrowcast.tasks.table import SETTINGS, build
+from narrowcast.tasks.table import build, settings_of
 from narrowcast.wire.earlier import digest1
 
 SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the first
@@ -73,7 +73,12 @@ def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> P
 
 
 def base_of(config: RunConfig, task: Task) -> Base:
-    """Where the task's theta0 is from, for whoever gets the model: no path of this machine is in it."""
+    """Where the task's model is from, for whoever gets the file: no path of this machine is in it."""
+    return bases.described(task, named(config))
+
+
+def named(config: RunConfig) -> Base:
+    """What the settings alone say of it."""
     from_outside = {
         "data",
         "model",
@@ -84,10 +89,8 @@ def base_of(config: RunConfig, task: Task) -> Base:
         "test_examples",
         "validation",
     }
-    settings = config.model_dump(include=SETTINGS[config.task] - from_outside, exclude_none=True)
-    name = Path(config.model).name if config.model and Path(config.model).is_dir() else config.model or ""
-    revision = getattr(getattr(getattr(task, "module", None), "config", None), "_commit_hash", None)
-    return Base(config.task, name, str(revision or ""), config.seed, settings)
+    settings = config.model_dump(include=settings_of(config.task) - from_outside, exclude_none=True)
+    return Base(config.task, bases.portable(config.model or ""), "", config.seed, settings)
 
 
 def _description(config: RunConfig) -> bytes:

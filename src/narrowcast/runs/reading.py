@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from narrowcast.errors import ConfigError
+from narrowcast.runs import own
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.words import flag
 
 
-def make_config(values: dict[str, Any]) -> RunConfig:
-    """A checked configuration, or a ConfigError that names each wrong flag."""
+def make_config(values: dict[str, Any], admit: bool = False) -> RunConfig:
+    """A checked configuration, or a ConfigError that names each wrong flag.
+
+    `admit` lets it name code to import (`package.module:name`): for settings that were written, or chosen, on
+    this machine, and for no others.
+    """
+    if admit:
+        own.admit(values)
+    with as_config_error():
+        kind = own.config_class(values.get("task"), values.get("method"))
     try:
-        return RunConfig(**values)
+        return kind(**values)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(e) for e in error.errors())) from None
+
+
+@contextmanager
+def as_config_error() -> Iterator[None]:
+    """What is wrong with a method or a task that others have brought is said like any wrong setting."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise ConfigError(str(error)) from error
 
 
 def _explain(error: Any) -> str:

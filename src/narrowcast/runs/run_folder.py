@@ -51,7 +51,7 @@ def load_config(folder: Path) -> RunConfig:
     if not is_run(folder):
         lacks = CONFIG if (folder / FACTS).is_file() else FACTS
         raise ConfigError(f"{folder} is not a run folder, or its run has not begun: it has no {lacks}")
-    return make_config(read_toml(folder / CONFIG))
+    return make_config(read_toml(folder / CONFIG), admit=True)
 
 
 def load_facts(folder: Path) -> Facts:

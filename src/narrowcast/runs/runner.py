@@ -31,7 +31,8 @@ from narrowcast.runs import checkpoints, modelfile
 from narrowcast.runs.checkpoints import Checkpoints
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.interrupts import interrupts
-from narrowcast.runs.prepared import Prepared, base_of, prepare
+from narrowcast.runs.modelfile import ModelFile
+from narrowcast.runs.prepared import Prepared, base_of, named, prepare
 from narrowcast.runs.run_folder import (
     CHECKPOINT,
     CONFIG,
@@ -122,12 +123,21 @@ def resume(
 
 
 def rebuild(folder: Path) -> tuple[Any, torch.Tensor]:
-    """(the task, theta) of a finished run, from its folder: theta0 anew, then the exported model."""
+    """(the task with its data, theta) of a finished run, from its folder."""
+    (model, _), config = model_of(folder), load_config(folder)
+    task = build(config.task, config.task_options())
+    return task, modelfile.rebuild(model, task.theta0())
+
+
+def model_of(folder: Path) -> tuple[ModelFile, str | None]:
+    """(the model of a finished run, the folder of its pretrained weights where its settings name one)."""
     config = load_config(folder)
     if not finished(folder):
         raise ConfigError(f"{folder} has no model yet: finish it with narrowcast run --resume {folder}")
-    task = build(config.task, config.task_options())
-    return task, modelfile.load_model(folder / MODEL, task.theta0())
+    model = modelfile.read(folder / MODEL)
+    if not model.base.task:  # written before files said where their base is from
+        model = msgspec.structs.replace(model, base=named(config))
+    return model, config.model if config.model and Path(config.model).is_dir() else None
 
 
 @dataclass(frozen=True)

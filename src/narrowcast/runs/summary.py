@@ -30,6 +30,8 @@ class Summary:
     seconds: float
     curve: list[tuple[int, float]]  # (bytes up and down so far, metric) at every evaluation
     last: dict[str, float]  # all metrics of the last evaluation
+    at_nodes: float | None = None  # the headline metric on what nodes hold out, at the last evaluation there
+    evaluation: int = 0  # bytes of that, which `up` and `down` leave out
 
     @property
     def complete(self) -> bool:
@@ -87,6 +89,8 @@ def _summary(folder: Path, facts: Facts, rows: list[RoundRecord]) -> Summary:
         seconds=sum(r.seconds for r in rows),
         curve=curve,
         last=next((r.metrics for r in reversed(rows) if r.metrics), {}),
+        at_nodes=next((r.node_metrics.get(facts.metric) for r in reversed(rows) if r.node_metrics), None),
+        evaluation=sum(r.evaluate_up + r.evaluate_down for r in rows),
     )
 
 

@@ -24,18 +24,30 @@ WIDE = 110  # columns of a terminal that shows all of them
 
 def head(runs: list[Summary]) -> list[str]:
     metrics = sorted({run.facts.metric for run in runs})
-    return [column.format(metric="/".join(metrics)) for column in HEAD]
+    titles = [column.format(metric="/".join(metrics)) for column in HEAD]
+    return [*titles[:2], "at the nodes", *titles[2:]] if _evaluated(runs) else titles
 
 
 def rows(runs: list[Summary]) -> list[list[str]]:
-    """The cells of the table, a list a run."""
-    return [_row(run, compression(run, reference(run, runs))) for run in runs]
+    """The cells of the table, a list a run; where nodes have evaluated, theirs stands beside the server's."""
+    cells = [_row(run, compression(run, reference(run, runs))) for run in runs]
+    if _evaluated(runs):
+        return [[*row[:2], _metric(run.at_nodes), *row[2:]] for row, run in zip(cells, runs, strict=True)]
+    return cells
+
+
+def _evaluated(runs: list[Summary]) -> bool:
+    return any(run.at_nodes is not None for run in runs)
+
+
+def _metric(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}" if abs(value) < 10 else f"{value:.5g}"
 
 
 def _row(run: Summary, ratio: Compression | None) -> list[str]:
     return [
         run.facts.label,
-        "-" if run.metric is None else f"{run.metric:.4f}" if abs(run.metric) < 10 else f"{run.metric:.5g}",
+        _metric(run.metric),
         format_bytes(run.up),
         format_bytes(run.down),
         "-" if ratio is None else times(ratio.up, ratio.down, ratio.total),
@@ -60,13 +72,16 @@ def caption(runs: list[Summary]) -> str:
         if against
         else "compression: 4 D bytes a message over bytes sent"
     )
-    return "; ".join(tasks) + "; " + how
+    asked = sum(run.evaluation for run in runs)
+    apart = f"; evaluation at the nodes took {format_bytes(asked)} more" if asked else ""
+    return "; ".join(tasks) + "; " + how + apart
 
 
 def terminal(runs: list[Summary], width: int = WIDE) -> Table:
     """For a terminal of so many columns: a narrow one does without the parts of `down`."""
-    shown = len(HEAD) if width >= WIDE else len(HEAD) - 2
-    return plain_table(head(runs)[:shown], [row[:shown] for row in rows(runs)], caption(runs))
+    titles = head(runs)
+    shown = len(titles) if width >= WIDE else len(titles) - 2
+    return plain_table(titles[:shown], [row[:shown] for row in rows(runs)], caption(runs))
 
 
 def markdown(runs: list[Summary]) -> str:

@@ -8,8 +8,9 @@ from dataclasses import fields
 from narrowcast.errors import ConfigError
 from narrowcast.methods.table import METHODS
 from narrowcast.runs.config import RENAMED, RunConfig
+from narrowcast.runs.own import config_class
 from narrowcast.runs.words import flag
-from narrowcast.tasks.table import SETTINGS
+from narrowcast.tasks.table import SETTINGS, settings_of
 
 # The settings of a run that an option of a method stands for, where they are not just one of the same name.
 STANDS_FOR = {"unbiased": ("convention",), "optimiser": ("optimiser", "momentum"), "key": (), "clients": ()}
@@ -20,9 +21,9 @@ OF_EVERY_RUN = {"task", "method", "name", "seed", "engine", "threads"}
 
 def of_method(name: str) -> tuple[str, ...]:
     """The settings that concern a method."""
-    options = METHODS[name].options
+    options, known = METHODS[name].options, config_class(None, name).model_fields
     named = (setting for option in options for setting in STANDS_FOR.get(option, (option,)))
-    return tuple(dict.fromkeys(setting for setting in named if setting in RunConfig.model_fields))
+    return tuple(dict.fromkeys(setting for setting in named if setting in known))
 
 
 def used(config: RunConfig) -> set[str]:
@@ -30,7 +31,7 @@ def used(config: RunConfig) -> set[str]:
     from narrowcast.rounds.plan import Plan
 
     plan = {f.name for f in fields(Plan)} & RunConfig.model_fields.keys()
-    asked = OF_EVERY_RUN | plan | SETTINGS[config.task] | set(of_method(config.method))
+    asked = OF_EVERY_RUN | plan | settings_of(config.task) | set(of_method(config.method))
     return {name for name in asked if _matters(name, config)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -19,7 +19,12 @@ MAX_D = 1 << 40
 
 
 class SubspaceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All there is to know of A: small, hashable, fit for the wire. The same spec is the same A."""
+    """All there is to know of A: small, hashable, fit for the wire. The same spec is the same A.
+
+    >>> import narrowcast as nc
+    >>> nc.subspace("rotation", D=1000, d=64, key=7).spec
+    SubspaceSpec(kind='rotation', D=1000, d=64, key=7, n=1, V=64)
+    """
 
     kind: str
     D: int
@@ -30,7 +35,14 @@ class SubspaceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Subspace(ABC):
-    """A in R^{D x d} with E[A A^T] = I_D, from `spec` alone, never stored. Vectors: float32 on the CPU."""
+    """A in R^{D x d} with E[A A^T] = I_D, from `spec` alone, never stored. Vectors: float32 on the CPU.
+
+    >>> import torch, narrowcast as nc
+    >>> A = nc.subspace("rotation", D=1000, d=64, key=7)
+    >>> x, g = torch.randn(64), torch.randn(1000)
+    >>> bool(torch.isclose(A.expand(x) @ g, x @ A.project(g), rtol=1e-3, atol=1e-3))  # <A x, g> = <x, A^T g>
+    True
+    """
 
     spec: SubspaceSpec
 
@@ -132,6 +144,19 @@ def add_family(family: Sequence[Subspace], base: Tensor, xs: Tensor, out: Tensor
     rows = np.stack([A._vector("x", x, A.d) for x in xs])
     A._add_family(family, A._vector("base", base, A.D), rows, y.numpy())
     return y
+
+
+def as_kind(name: str, found: Any) -> type[Subspace]:
+    """A kind of A that somebody else has brought."""
+    if not (isinstance(found, type) and issubclass(found, Subspace)):
+        raise ValueError(
+            f"the kind of subspace {name!r} is {found!r}: it must be a class that inherits from Subspace"
+        )
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise ValueError(
+            f"the kind of subspace {name!r} lacks {', '.join(missing)}: {found.__name__} must define them"
+        )
+    return found
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:

@@ -1,8 +1,13 @@
-"""The kinds of A by name. `make(spec)` rebuilds the A that a spec names."""
+"""The kinds of A by name. `make(spec)` rebuilds the A that a spec names.
+
+Others join by the entry-point group `narrowcast.subspaces`, or by `narrowcast.register("subspace", ...)`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from narrowcast.registry import Registry
 
@@ -18,18 +23,28 @@ KINDS: Registry[type[Subspace]] = Registry(
         "grouping": "narrowcast.subspaces.rotation:Grouping",
         "dense": "narrowcast.subspaces.dense:Dense",
     },
+    group="narrowcast.subspaces",
+    adapt="narrowcast.subspaces.base:as_kind",
+    doc="""name -> class, of our kinds of A and then of those that others have brought.
+
+    >>> import narrowcast as nc
+    >>> nc.KINDS.own
+    ('rotation', 'fastfood', 'grouping', 'dense')
+    """,
 )
 
 
 def subspace(kind: str, D: int, d: int, key: Key) -> Subspace:
     """A of a kind, in R^{D x d}, from a key.
 
-    >>> A = subspace("rotation", D=1000, d=64, key=7)
-    >>> import torch
+    >>> import torch, narrowcast as nc
+    >>> A = nc.subspace("rotation", D=1000, d=64, key=7)
     >>> A.project(torch.ones(1000)).shape
     torch.Size([64])
     """
-    return KINDS.find(kind)(D, d, key)
+    made = KINDS.find(kind)(D, d, key)
+    made.spec = msgspec.structs.replace(made.spec, kind=kind)  # by which it is found again
+    return made
 
 
 def make(spec: SubspaceSpec) -> Subspace:

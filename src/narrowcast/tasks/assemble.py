@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from narrowcast.tasks.options import TaskOptions, hold_out, split
 from narrowcast.tasks.torch_task import Augment, Examples, Prepare, TorchTask
-from narrowcast.tasks.trainable import restrict
 
 
 def standardised(images: Tensor, mean: Tensor | float, deviation: Tensor | float) -> Tensor:
@@ -26,13 +25,13 @@ def assemble(
     partition: str = "class",
     chunk: int = 1024,
 ) -> TorchTask:
-    """A classifier as the options say: validation held out, clients cut, perhaps few parameters trained.
+    """A classifier as the options say: validation held out, clients cut.
 
     `partition` is how the task cuts its clients when the options leave it open.
     """
     train, test = hold_out(options, train, test)
     return TorchTask(
-        restrict(module, options),
+        module,
         train=train,
         test=test,
         clients=split(options, train[1].numpy(), own=partition),

@@ -17,7 +17,9 @@ from narrowcast.tasks.cifar10_files import SMALL as SMALL
 from narrowcast.tasks.cifar10_files import Form
 from narrowcast.tasks.nets import FULL_WIDTH, resnet9
 from narrowcast.tasks.options import TaskOptions, find_data
+from narrowcast.tasks.start import Start
 from narrowcast.tasks.torch_task import Examples, TorchTask
+from narrowcast.tasks.trainable import restrict
 
 MEAN = torch.tensor((0.4914, 0.4822, 0.4465)).view(3, 1, 1)
 DEVIATION = torch.tensor((0.2471, 0.2435, 0.2616)).view(3, 1, 1)
@@ -80,11 +82,16 @@ def find(options: TaskOptions, forms: Sequence[Form] = FULL) -> tuple[Path, Form
     return folder, next(form for form in forms if form.present(folder))
 
 
+def start(options: TaskOptions) -> Start:
+    """ResNet-9 of width 64 (6 570 880 parameters)."""
+    return Start(restrict(resnet9(options.key, options.width or FULL_WIDTH), options))
+
+
 def build(options: TaskOptions, forms: Sequence[Form] = FULL, name: str = "cifar10") -> TorchTask:
-    """ResNet-9 of width 64 (6 570 880 parameters), five images of one class a client: 10 000 clients."""
+    """The same on five images of one class a client: 10 000 clients."""
     return assemble(
         options,
-        resnet9(options.key, options.width or FULL_WIDTH),
+        start(options).module,
         *load(*find(options, forms)),
         augment=augment,
         prepare=normalise,

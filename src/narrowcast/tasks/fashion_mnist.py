@@ -12,7 +12,9 @@ from narrowcast.tasks.assemble import assemble, standardised
 from narrowcast.tasks.files import check_labels, read_idx
 from narrowcast.tasks.nets import CONV_WIDTH, SIDE, convnet, mlp
 from narrowcast.tasks.options import TaskOptions, find_data
+from narrowcast.tasks.start import Start
 from narrowcast.tasks.torch_task import Examples, TorchTask
+from narrowcast.tasks.trainable import restrict
 
 WIDTH = 128
 MEAN, DEVIATION = 0.2860, 0.3530  # of the training images, scaled to [0, 1]
@@ -63,14 +65,24 @@ def pictures(images: Tensor) -> Tensor:
     return normalise(images).view(-1, 1, SIDE, SIDE)
 
 
-def build(options: TaskOptions) -> TorchTask:
-    """MLP 784-w-w-10 (w = 128: 118 282 parameters), five images of one class a client: 12 000 clients."""
+def start(options: TaskOptions) -> Start:
+    """MLP 784-w-w-10 (w = 128: 118 282 parameters)."""
     width = options.width or WIDTH
-    model = mlp(options.key, 784, width, width, 10)
+    return Start(restrict(mlp(options.key, 784, width, width, 10), options))
+
+
+def start_conv(options: TaskOptions) -> Start:
+    """Two convolutions and a linear layer (w = 16: 24 186 parameters)."""
+    return Start(restrict(convnet(options.key, options.width or CONV_WIDTH), options))
+
+
+def build(options: TaskOptions) -> TorchTask:
+    """The MLP on five images of one class a client: 12 000 clients."""
+    model = start(options).module
     return assemble(options, model, *load(find(options)), prepare=normalise, name="fashion-mnist")
 
 
 def build_conv(options: TaskOptions) -> TorchTask:
-    """Two convolutions and a linear layer (w = 16: 24 186 parameters) on the same data, clients and all."""
-    model = convnet(options.key, options.width or CONV_WIDTH)
+    """The convolutions on the same data, clients and all."""
+    model = start_conv(options).module
     return assemble(options, model, *load(find(options)), prepare=pictures, name="fashion-mnist-conv")

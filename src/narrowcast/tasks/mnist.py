@@ -13,7 +13,9 @@ from narrowcast.tasks.fashion_mnist import paths_of
 from narrowcast.tasks.files import Bytes, DataError, check_labels, read_idx
 from narrowcast.tasks.nets import mlp
 from narrowcast.tasks.options import TaskOptions, find_data
+from narrowcast.tasks.start import Start
 from narrowcast.tasks.torch_task import Examples, TorchTask
+from narrowcast.tasks.trainable import restrict
 
 WIDTH = 200
 MEAN, DEVIATION = 0.1307, 0.3081  # of the training images, scaled to [0, 1]
@@ -62,16 +64,20 @@ def _checked(array: Bytes, path: Path, digest: str) -> Bytes:
     return array
 
 
-def build(options: TaskOptions) -> TorchTask:
-    """MLP 784-w-w-10 (w = 200: 199 210 parameters), five images a client, dealt at random: 12 000 clients.
-
-    The net of Li et al. 2018; random clients make a round a mini-batch of what is all in one place.
-    """
+def start(options: TaskOptions) -> Start:
+    """MLP 784-w-w-10 (w = 200: 199 210 parameters), the net of Li et al. 2018."""
     width = options.width or WIDTH
-    model = mlp(options.key, 784, width, width, 10)
+    return Start(restrict(mlp(options.key, 784, width, width, 10), options))
+
+
+def build(options: TaskOptions) -> TorchTask:
+    """The same on five images a client, dealt at random: 12 000 clients.
+
+    Random clients make a round a mini-batch of what is all in one place.
+    """
     return assemble(
         options,
-        model,
+        start(options).module,
         *load(find(options)),
         prepare=partial(standardised, mean=MEAN, deviation=DEVIATION),
         partition="iid",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -53,6 +53,7 @@ class TaskOptions:
     tokens: int | None = None
     precision: str = "f32"
     checkpointing: bool = False
+    own: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of a task that others have brought
 
     def __post_init__(self) -> None:
         if not 0 <= self.key <= MASK64:
@@ -79,7 +80,9 @@ class TaskOptions:
 
     def chosen(self) -> list[str]:
         """The choices that were made: those that are not left at their defaults. The key is none."""
-        made = {f.name: getattr(self, f.name) != f.default for f in fields(self) if f.name != "key"}
+        made = {
+            f.name: getattr(self, f.name) != f.default for f in fields(self) if f.name not in ("key", "own")
+        }
         return [name for name, chosen in made.items() if chosen]
 
 

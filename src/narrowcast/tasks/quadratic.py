@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.keyed import Purpose
 from narrowcast.rounds.task import Batch, Task
 from narrowcast.tasks.options import TaskOptions, split
+from narrowcast.tasks.start import Start
 
 DIMENSION = 10_000
 EXAMPLES = 1_000
@@ -89,6 +90,13 @@ class QuadraticTask(Task):
         gradient = self.spectrum * (weight.sum() * gap - pull)
         mean_part = float((self.spectrum * gap) @ (weight.sum() * gap / 2 - pull))
         return mean_part + float(weight @ self._energy[index]), gradient.float()
+
+
+def start(options: TaskOptions) -> Start:
+    """theta alone, at zero."""
+    module = nn.Module()
+    module.theta = nn.Parameter(torch.zeros(options.width or DIMENSION))
+    return Start(module)
 
 
 def build(options: TaskOptions) -> QuadraticTask:

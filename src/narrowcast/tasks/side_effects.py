@@ -34,6 +34,11 @@ def freeze_batch_norm(module: Module) -> Module:
 
     Its scales and shifts are trained as before. `module.train()` leaves these layers as they are, which
     `layer.eval()` does not outlive. Instance norm with running statistics is treated alike.
+
+    >>> import torch, narrowcast as nc
+    >>> trained = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
+    >>> nc.freeze_batch_norm(trained) is trained, trained.train()[1].training
+    (True, False)
     """
     for name, layer in module.named_modules():
         if not isinstance(layer, _NormBase):

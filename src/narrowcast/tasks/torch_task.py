@@ -16,6 +16,8 @@ from narrowcast.numerics.flat import all_finite
 from narrowcast.numerics.keyed import Key
 from narrowcast.rounds.task import Batch, IndexArray, Task
 from narrowcast.tasks import side_effects
+from narrowcast.tasks.examples import Examples as Examples
+from narrowcast.tasks.examples import as_examples
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
 from narrowcast.tasks.side_by_side import Factors, in_parts, plain_layers, sgd_step
@@ -24,7 +26,6 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> (B,) losses, 
 Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of the whole test set
 Augment = Callable[[Tensor, Tensor, Key], Tensor]  # (inputs, example indices, key) -> inputs
 Prepare = Callable[[Tensor], Tensor]  # (stored inputs of a batch) -> what the module takes
-Examples = tuple[Tensor, Tensor]  # (inputs, targets)
 FEW = 16  # examples of a client, whose gradient is then the product of two small matrices
 MOST_AT_ONCE = 50  # clients whose gradients are taken together (docs/performance.md)
 MEMORY_AT_ONCE = 1 << 26  # bytes of their gradients
@@ -41,13 +42,21 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class TorchTask(ModuleTask):
-    """Any module, per-example loss and tensors of examples as a task.
+    """Any module, per-example loss and examples as a task.
 
-    `loss(outputs, targets)` returns one loss an example (torch's losses do with reduction="none"), because
-    the losses of a round's clients are weighted before they are summed. The module is used as it stands:
-    its parameters at construction are theta0. Inputs may be stored small (bytes, say): `prepare` turns a
-    batch of them, after augmentation, into what the module takes. Dropout is drawn from the run's key; batch
-    norm must be frozen (`freeze_batch_norm`), or be group norm.
+    `train` and `test` are (inputs, targets), as tensors or numpy arrays, or a Dataset or DataLoader of such
+    pairs, which is read once. `loss(outputs, targets)` returns one loss an example (torch's losses do with
+    reduction="none"), because the losses of a round's clients are weighted before they are summed. The
+    module is used as it stands: its parameters at construction are theta0. Inputs may be stored small (bytes,
+    say): `prepare` turns a batch of them, after augmentation, into what the module takes. Dropout is drawn
+    from the run's key; batch norm must be frozen (`freeze_batch_norm`), or be group norm.
+
+    >>> import numpy as np, torch, narrowcast as nc
+    >>> x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
+    >>> clients = nc.by_class(y, clients=6)
+    >>> task = nc.TorchTask(torch.nn.Linear(4, 3), train=(x, y), test=(x, y), clients=clients)
+    >>> len(task.clients), task.layout.size
+    (6, 15)
     """
 
     def __init__(
@@ -55,8 +64,8 @@ class TorchTask(ModuleTask):
         module: nn.Module,
         loss: Loss = cross_entropy,
         *,
-        train: Examples,
-        test: Examples,
+        train: Examples | Any,
+        test: Examples | Any,
         clients: Sequence[IndexArray],
         metrics: Metrics = accuracy,
         augment: Augment | None = None,
@@ -69,7 +78,7 @@ class TorchTask(ModuleTask):
         super().__init__(module, clients=clients, name=name, metric=metric, higher_is_better=higher_is_better)
         self.chunk = chunk
         self._loss, self._metrics, self._augment, self._prepare = loss, metrics, augment, prepare
-        self._train, self._test = train, test
+        self._train, self._test = train, test = as_examples(train, "train"), as_examples(test, "test")
         self._vmap = True
         self._layers = plain_layers(module)
         _check_examples(train, "train")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from narrowcast.tasks.options import TaskOptions
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 GPT2_LAYERS = "transformers.pytorch_utils"  # its Conv1D is a linear layer with transposed weights
 ADAPTERS = 1  # apart from 0, the layers' own stream of initial weights
+FIRST_FACTOR = ".lora_A.default.weight"  # PEFT's name for A, after the layer's
 SMALL_GAIN = 1 / 3  # the variance of PEFT's own uniform A
 
 
@@ -83,7 +85,6 @@ def _biases_and_head(module: nn.Module) -> nn.Module:
 
 
 def _adapters(module: nn.Module, options: TaskOptions) -> nn.Module:
-    peft = _peft()
     layers = {
         name: part
         for name, part in _layers(module).items()
@@ -96,15 +97,26 @@ def _adapters(module: nn.Module, options: TaskOptions) -> nn.Module:
             f"LoRA wraps the layers inside a module, and this one is a {type(module).__name__} itself: "
             "put it into an nn.Sequential"
         )
+    return add_adapters(module, list(layers), options.lora_rank, options.lora_alpha, options.key)
+
+
+def adapted_layers(names: Iterable[str]) -> list[str]:
+    """The layers whose adapters are among parameters of these names."""
+    return [name.removesuffix(FIRST_FACTOR) for name in names if name.endswith(FIRST_FACTOR)]
+
+
+def add_adapters(module: nn.Module, layers: list[str], rank: int, alpha: float, key: Key) -> nn.Module:
+    """W + (alpha / rank) B A on these layers, A from the key and B zero; changed in place."""
+    peft = _peft()
     config = peft.LoraConfig(
-        r=options.lora_rank,
-        lora_alpha=options.lora_alpha,
+        r=rank,
+        lora_alpha=alpha,
         target_modules="|".join(map(re.escape, layers)),  # as a list, "0" would name every "x.0" too
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "fan_in_fan_out")  # it finds out by itself how GPT-2's weights lie
         module = peft.inject_adapter_in_model(config, module)
-    _start(module, keyed.derive(options.key, Purpose.INIT, 0, ADAPTERS))
+    _start(module, keyed.derive(key, Purpose.INIT, 0, ADAPTERS))
     return module
 
 

@@ -6,14 +6,14 @@ round stochastically, so they are unbiased: E[unpack(pack(x))] = x.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
-from narrowcast.wire.table import FORMATS
+from narrowcast.wire.table import FORMATS, number_of
 
 Floats = NDArray[np.float32]
 GROUP = 256  # numbers that share a scale in int8 and int4
@@ -114,6 +114,19 @@ def _positive(scale: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 F32, F16, INT8, INT4 = Float32(), Float16(), Integer(8), Integer(4)
+
+
+def as_format(name: str, found: Any) -> Format:
+    """A format that somebody else has brought: an object, or a class that takes no arguments."""
+    made: Any = found() if isinstance(found, type) else found
+    lacks = [part for part in ("name", "exact", "size", "pack", "unpack") if not hasattr(made, part)]
+    if lacks:
+        raise ValueError(f"the number format {name!r} lacks {', '.join(lacks)}: see narrowcast.wire.Format")
+    for other in FORMATS.loaded:
+        if other != name and number_of(other) == number_of(name):
+            raise ValueError(f"the number formats {name!r} and {other!r} have the same number: rename one")
+    checked: Format = made
+    return checked
 
 
 def by_name(name: str) -> Format:

@@ -27,10 +27,9 @@ from torch import Tensor
 from narrowcast.numerics.flat import all_finite
 from narrowcast.wire.digests import digest as digest
 from narrowcast.wire.formats import FormatError, by_name
-from narrowcast.wire.table import FORMATS
+from narrowcast.wire.table import FORMATS, name_of, number_of
 
 FORMAT_VERSION = 2
-_NAMES = list(FORMATS)  # by their number on the wire
 RAW = 127  # the format of a block that holds a code of its own (indices, signs), see `codes`
 DITHERED, POINTS = 126, 125  # of integers on a lattice, see `codes.lattice`
 MAX_BLOCKS = 1 << 18  # an empty block is 3 bytes on the link and 56 in memory: this bounds the difference
@@ -44,7 +43,16 @@ HEADER = _HEAD.size
 
 
 class WireError(ValueError):
-    """A message that must not be used: malformed, foreign, stale, or not finite."""
+    """A message that must not be used: malformed, foreign, stale, or not finite.
+
+    >>> import narrowcast as nc
+    >>> from narrowcast.wire import decode
+    >>> try:
+    ...     decode(b"whatever came over the link")
+    ... except nc.WireError as why:
+    ...     print(why)
+    not a narrowcast message: 27 bytes are no header
+    """
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -61,9 +69,11 @@ class Block(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     def numbers(self, count: int) -> Tensor:
         """The `count` numbers of this block, float32; anything but `count` finite numbers is refused."""
-        if self.format >= len(_NAMES):
-            raise WireError(f"unknown number format {self.format}: this version knows 0 to {len(_NAMES) - 1}")
-        codec = by_name(_NAMES[self.format])
+        name = name_of(self.format)
+        if name is None:
+            ours = f"this version knows 0 to {len(FORMATS.own) - 1}"
+            raise WireError(f"unknown number format {self.format}: {', '.join((ours, *FORMATS.loaded))}")
+        codec = by_name(name)
         if len(self.data) != codec.size(count):
             raise WireError(
                 f"expected {count} numbers as {codec.name} ({codec.size(count)} bytes), got {len(self.data)}"
@@ -118,7 +128,7 @@ def check(message: Message, run: bytes, digest: bytes, route: int) -> bytes:
 def block(values: Tensor, format: str = "f32", key: int = 0) -> Block:
     """Encode a tensor of finite float32 numbers; `key` decides how lossy formats round."""
     codec = by_name(format)
-    return Block(_NAMES.index(format), codec.pack(values.detach().contiguous().numpy().reshape(-1), key))
+    return Block(number_of(format), codec.pack(values.detach().contiguous().numpy().reshape(-1), key))
 
 
 def raw(data: bytes) -> Block:

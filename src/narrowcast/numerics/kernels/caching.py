@@ -29,7 +29,7 @@ def _probe() -> None: ...
 
 def temporary_folder() -> Path:
     """This user's own, the same for all processes; where that is not safely theirs, one of this process."""
-    shared = Path(tempfile.gettempdir()) / f"narrowcast-kernels-{os.getuid()}"
+    shared = Path(tempfile.gettempdir()) / f"narrowcast-kernels-{_user()}"
     try:
         shared.mkdir(mode=0o700, exist_ok=True)
         if _ours_alone(shared):
@@ -45,4 +45,9 @@ def _ours_alone(folder: Path) -> bool:
     """A folder, not a link to one, that nobody else can look into or write to."""
     found = folder.lstat()
     private = not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and private
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == _user() and private
+
+
+def _user() -> int:
+    """The number of this process's user; 0 on a system that has none, where folders say 0 too."""
+    return os.getuid() if hasattr(os, "getuid") else 0

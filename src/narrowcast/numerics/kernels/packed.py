@@ -23,13 +23,14 @@ def _dither(place):
 def write(x, step, places, shift, levels, radix, digits, words, sent):
     """words <- k = floor(x / step + u + 1/2) as digits k + levels; sent <- step (k - u), what will be read.
 
-    u is the dither at places + shift, around the circle of 2^32. |x| <= levels step, so that |k| <= levels.
+    u is the dither at places + shift, around the circle of 2^32. |k| <= levels: where |x| is more than levels
+    steps it may have to be cut.
     """
     for at in range(words.size):
         word, first = uint64(0), at * digits
         for i in range(min(first + digits, x.size) - 1, first - 1, -1):
             u = _dither(uint32(places[i] + shift))
-            k = np.floor(np.float64(x[i]) / step + u + 0.5)
+            k = min(max(np.floor(np.float64(x[i]) / step + u + 0.5), -levels), levels)
             sent[i] = np.float32(step * (k - u))
             word = word * radix + uint64(np.int64(k) + levels)
         words[at] = word

@@ -19,8 +19,9 @@ from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.tasks.init import initialise
 from narrowcast.tasks.options import TaskOptions
 from narrowcast.tasks.places import data_roots
-from narrowcast.tasks.text.tokens import PAD, ByteTokens, PretrainedTokens, Tokens
-from narrowcast.tasks.trainable import restrict
+from narrowcast.tasks.start import Start
+from narrowcast.tasks.text.tokens import PAD, ByteTokens, PretrainedTokens
+from narrowcast.tasks.trainable import merged, restrict
 
 PACKAGED = ("minilm", "smollm2")  # names that `narrowcast data` fetches
 TINY = 32  # width
@@ -33,28 +34,28 @@ GET = (
 )
 
 
-def classifier(options: TaskOptions, default: str, classes: int) -> tuple[nn.Module, Tokens]:
+def classifier(options: TaskOptions, default: str, classes: int) -> Start:
     """A model that scores classes."""
     transformers = _transformers()
     if (options.model or default) == "tiny":
         config = transformers.BertConfig(**_tiny(options), num_labels=classes, pad_token_id=PAD)
-        return _fresh(transformers.BertForSequenceClassification, config, options), ByteTokens()
+        return _fresh(transformers.BertForSequenceClassification, config, options)
     kind = transformers.AutoModelForSequenceClassification
     return _pretrained(kind, options, default, {"num_labels": classes})
 
 
-def language_model(options: TaskOptions, default: str) -> tuple[nn.Module, Tokens]:
+def language_model(options: TaskOptions, default: str) -> Start:
     """A model that predicts the next token."""
     if (options.model or default) == "tiny":
         return small_llama(options, TINY, 2)
     return _pretrained(_transformers().AutoModelForCausalLM, options, default, {})
 
 
-def small_llama(options: TaskOptions, width: int, layers: int) -> tuple[nn.Module, Tokens]:
+def small_llama(options: TaskOptions, width: int, layers: int) -> Start:
     """A Llama over bytes, from the key."""
     transformers = _transformers()
     shape = {**_tiny(options, width), "num_hidden_layers": layers, "tie_word_embeddings": True}
-    return _fresh(transformers.LlamaForCausalLM, transformers.LlamaConfig(**shape), options), ByteTokens()
+    return _fresh(transformers.LlamaForCausalLM, transformers.LlamaConfig(**shape), options)
 
 
 def _tiny(options: TaskOptions, width: int = TINY) -> dict[str, Any]:
@@ -72,36 +73,35 @@ def _tiny(options: TaskOptions, width: int = TINY) -> dict[str, Any]:
     }
 
 
-def _fresh(kind: Any, config: Any, options: TaskOptions) -> nn.Module:
-    return _ready(initialise(kind(config), options.key, gain=1.0), options)
+def _fresh(kind: Any, config: Any, options: TaskOptions) -> Start:
+    return Start(_ready(initialise(kind(config), options.key, gain=1.0), options), ByteTokens())
 
 
-def _pretrained(
-    kind: Any, options: TaskOptions, default: str, more: dict[str, Any]
-) -> tuple[nn.Module, Tokens]:
+def _pretrained(kind: Any, options: TaskOptions, default: str, more: dict[str, Any]) -> Start:
     if options.width is not None:
         raise ValueError(f"a pretrained model has a width of its own: leave --width {options.width} out")
     name = options.model or default
-    place = locate(name)
-    model, tokenizer, info = _load(kind, name, place, more)
-    _fill(model, name, info, options.key)
-    return _ready(model, options), PretrainedTokens(tokenizer)
+    model, tokenizer, info = load(kind, name, more)
+    fresh = _fill(model, name, info, options.key)
+    return Start(_ready(model, options), PretrainedTokens(tokenizer), fresh)
 
 
-def _load(kind: Any, name: str, place: str, more: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """(model, tokenizer, what transformers says of the loading)."""
+def load(kind: Any, name: str, more: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """(model, tokenizer, what transformers says of loading it); `name@revision` is a commit of the hub's."""
     transformers = _transformers()
+    place, revision = locate(name)
+    how = SAFE | ({"revision": revision} if revision else {})
     try:
-        config = transformers.AutoConfig.from_pretrained(place, **more, **SAFE)
+        config = transformers.AutoConfig.from_pretrained(place, **more, **how)
         model, info = kind.from_pretrained(
             place,
             config=config,
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
-            **SAFE,
+            **how,
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **SAFE)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **how)
     except Exception as error:  # readers fail in many ways on damaged files, and all mean the same here
         said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise FileNotFoundError(f"model {name!r} cannot be loaded: {said}. {GET}") from None
@@ -114,24 +114,27 @@ def _load(kind: Any, name: str, place: str, more: dict[str, Any]) -> tuple[Any, 
     return model, tokenizer, info
 
 
-def locate(name: str) -> str:
-    """A folder where there is one, for the packaged models too; else the name itself, for the hub."""
+def locate(name: str) -> tuple[str, str]:
+    """(a folder where there is one, for the packaged models too, else the name on the hub; its revision)."""
     if name not in PACKAGED:
         local = Path(name).expanduser()
         if not local.is_dir() and (name[0] in "./~" or name.endswith("/") or name.count("/") > 1):
             raise FileNotFoundError(f"there is no folder {name!r} to load a model from. {GET}")
-        return str(local) if local.is_dir() else name
+        if local.is_dir():
+            return str(local), ""
+        name, _, revision = name.partition("@")
+        return name, revision
     places = [root / name for root in data_roots()]
     for place in places:
         if (place / "config.json").is_file():
-            return str(place)
+            return str(place), ""
     raise FileNotFoundError(
         f"the model {name!r} is not in {', '.join(map(str, places))}. To get it: narrowcast data {name}"
     )
 
 
 @torch.no_grad()
-def _fill(model: nn.Module, name: str, info: dict[str, Any], key: Key) -> None:
+def _fill(model: nn.Module, name: str, info: dict[str, Any], key: Key) -> tuple[str, ...]:
     """Zero biases and normal weights for the layers that were not in the checkpoint, and a word about them.
 
     A head may be missing; a body may not: a checkpoint of another model would train from noise.
@@ -151,14 +154,19 @@ def _fill(model: nn.Module, name: str, info: dict[str, Any], key: Key) -> None:
             f"{len(there)} tensors are not there, {', '.join(missing[:3])} among them"
         )
     for number, n in enumerate(missing):
-        if n.endswith("bias"):
-            there[n].zero_()
-            continue
-        stream = keyed.derive(key, Purpose.INIT, number, 2)
-        z = keyed.normals(stream, Purpose.NORMALS, there[n].numel()) * SPREAD
-        there[n].copy_(torch.from_numpy(z).view_as(there[n]))
+        there[n].copy_(drawn(n, number, there[n].shape, key))
     if missing:
         print(f"{name} has no {', '.join(missing)}: drawn from the run's seed", file=sys.stderr)
+    return tuple(missing)
+
+
+def drawn(name: str, number: int, shape: torch.Size, key: Key) -> torch.Tensor:
+    """The parameter that is the `number`-th, by name, of those that a checkpoint lacks."""
+    if name.endswith("bias"):
+        return torch.zeros(shape)
+    stream = keyed.derive(key, Purpose.INIT, number, 2)
+    z = keyed.normals(stream, Purpose.NORMALS, shape.numel()) * SPREAD
+    return torch.from_numpy(z).view(shape)
 
 
 def _ready(model: Any, options: TaskOptions) -> nn.Module:
@@ -169,9 +177,10 @@ def _ready(model: Any, options: TaskOptions) -> nn.Module:
 
 
 def save(model: Any, tokenizer: Any, folder: Path) -> None:
-    """As `--model` reads it."""
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    """A folder that `from_pretrained` reads, as `--model` does; adapters are merged."""
+    model.save_pretrained(folder, state_dict=merged(model))
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
 
 
 def _transformers() -> Any:

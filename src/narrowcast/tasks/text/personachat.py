@@ -10,6 +10,7 @@ import numpy as np
 
 from narrowcast.tasks.files import DataError
 from narrowcast.tasks.options import TaskOptions, choose, find_data, split
+from narrowcast.tasks.start import Start
 from narrowcast.tasks.text import dialogues
 from narrowcast.tasks.text.models import language_model
 from narrowcast.tasks.text.ragged import Ragged
@@ -87,15 +88,20 @@ def _who(reply: Reply, i: int) -> str:
     return "B" if (len(reply.history) - i) % 2 else "A"
 
 
+def start(options: TaskOptions) -> Start:
+    """A causal language model."""
+    return language_model(options, MODEL)
+
+
 def build(options: TaskOptions) -> LanguageModel:
-    """A causal language model; one client a persona, or `clients` of them."""
+    """The same; one client a persona, or `clients` of them."""
     train, valid = load(find(options))
     train, valid = held_out(options, train, valid)
     clients = split(options, np.zeros(len(train)), owners(train), own="natural")
     mine = np.sort(clients.order)  # not all, where clients were chosen
     chosen = choose(replace(options, validation=False), len(mine), len(valid))
     used = mine[chosen.train]
-    module, tokens = language_model(options, MODEL)
+    module, tokens, fresh = start(options)
     most = options.tokens or TOKENS
     return LanguageModel(
         module,
@@ -105,6 +111,7 @@ def build(options: TaskOptions) -> LanguageModel:
         name="personachat",
         bf16=options.precision == "bf16",
         tokenizer=tokens.tokenizer,
+        fresh=fresh,
     )
 
 

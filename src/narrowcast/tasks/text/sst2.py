@@ -9,6 +9,7 @@ import torch
 
 from narrowcast.tasks.files import DataError
 from narrowcast.tasks.options import TaskOptions, choose, find_data, split
+from narrowcast.tasks.start import Start
 from narrowcast.tasks.text.files import existing, read_lines
 from narrowcast.tasks.text.models import classifier
 from narrowcast.tasks.text.ragged import Ragged
@@ -56,11 +57,16 @@ def _read(folder: Path, name: str) -> Sentences:
     return sentences, labels
 
 
+def start(options: TaskOptions) -> Start:
+    """BERT with a fresh head of two classes."""
+    return classifier(options, MODEL, classes=2)
+
+
 def build(options: TaskOptions) -> Classifier:
-    """BERT with a fresh head of two classes; sentences dealt at random to 50 clients."""
+    """The same; sentences dealt at random to 50 clients."""
     train, dev = load(find(options))
     chosen = choose(options, len(train[0]), len(dev[0]))
-    module, tokens = classifier(options, MODEL, classes=2)
+    module, tokens, fresh = start(options)
     most = options.tokens or TOKENS
 
     def texts(source: Sentences, index: list[int]) -> tuple[Ragged, torch.Tensor]:
@@ -76,4 +82,5 @@ def build(options: TaskOptions) -> Classifier:
         name="sst2",
         bf16=options.precision == "bf16",
         tokenizer=tokens.tokenizer,
+        fresh=fresh,
     )

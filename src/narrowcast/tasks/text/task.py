@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from narrowcast.rounds.task import Batch, IndexArray
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
+from narrowcast.tasks.text import models
 from narrowcast.tasks.text.ragged import Ragged, by_length
-from narrowcast.tasks.trainable import merged
 
 AT_ONCE = 512  # tokens of a forward pass: more leave the cache of a CPU, fewer read the weights too often
 
@@ -58,12 +58,14 @@ class TextTask(ModuleTask):
         bf16: bool = False,
         at_once: int = AT_ONCE,
         tokenizer: Any = None,
+        fresh: Sequence[str] = (),
     ) -> None:
         super().__init__(
             module, clients=clients, name=name, metric=self.judged_by, higher_is_better=self.higher
         )
         self._train, self._test = _held(train, "train"), _held(test, "test")
         self._bf16, self._at_once, self._tokenizer = bf16, at_once, tokenizer
+        self.fresh = tuple(fresh)  # parameters that the pretrained model lacked, and the run's key has drawn
         for held in (self._train, self._test):
             self._check(held)
         without_dropout(module)
@@ -89,10 +91,7 @@ class TextTask(ModuleTask):
     def save_pretrained(self, theta: Tensor, folder: Path) -> None:
         """A folder that `from_pretrained` reads, with the tokenizer if there is one; adapters are merged."""
         self.flat.load(theta)
-        module: Any = self.module
-        module.save_pretrained(folder, state_dict=merged(module))
-        if self._tokenizer is not None:
-            self._tokenizer.save_pretrained(folder)
+        models.save(self.module, self._tokenizer, folder)
 
     def objectives(self, batch: Batch) -> Iterator[Tensor]:
         for part in by_length(self._train.ids.lengths[batch.index], self._at_once):

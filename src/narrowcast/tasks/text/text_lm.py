@@ -16,6 +16,7 @@ import numpy as np
 
 from narrowcast.tasks.files import DataError
 from narrowcast.tasks.options import TaskOptions, choose, find_data, split
+from narrowcast.tasks.start import Start
 from narrowcast.tasks.text.files import read_text
 from narrowcast.tasks.text.models import TINY, small_llama
 from narrowcast.tasks.text.ragged import Ragged
@@ -89,10 +90,16 @@ def _encoded(pieces: list[bytes]) -> Texts:
     return Ragged.of(np.hstack([begin, ids])), [size] * len(pieces)
 
 
-def build(options: TaskOptions) -> LanguageModel:
-    """A Llama of four layers over bytes (w = 128: 0.69 million parameters); perplexity is that of a byte."""
+def start(options: TaskOptions) -> Start:
+    """A Llama of four layers over bytes (w = 128: 0.69 million parameters)."""
     if options.model not in (None, "tiny"):
         raise ValueError(f"text-lm trains a model of its own from scratch: leave --model {options.model} out")
+    return small_llama(options, TINY if options.model == "tiny" else WIDTH, LAYERS)
+
+
+def build(options: TaskOptions) -> LanguageModel:
+    """The same; perplexity is that of a byte."""
+    module = start(options).module
     place = find(options)
     length = options.tokens or TOKENS
     train: list[bytes] = []
@@ -106,8 +113,6 @@ def build(options: TaskOptions) -> LanguageModel:
     if not train or not test:
         raise DataError(f"{place} has too little text: ten stretches of {length} bytes for a client at least")
     chosen = choose(options, len(train), len(test))
-    width = TINY if options.model == "tiny" else WIDTH
-    module, _ = small_llama(options, width, LAYERS)
     source = train if chosen.held_out else test
     return LanguageModel(
         module,
