@@ -99,6 +99,7 @@ WAYS = [
     Way(
         "PowerSGD (torch), rank 1, momentum 0.5", 0.05, power(1), bucket_cap_mb=100, momentum=0.5, seeds=SEEDS
     ),
+    Way("PowerSGD (torch), rank 1, momentum 0.9", 0.00625, power(1), bucket_cap_mb=100, momentum=0.9),
     Way("PowerSGD (torch), rank 2", 0.1, power(2), bucket_cap_mb=100),
     Way("PowerSGD (torch), rank 4", 0.1, power(4), bucket_cap_mb=100),
     Way("intrinsic, d = 1 024", 20.0, ours(1024)),

@@ -2,9 +2,9 @@
 
     python benchmarks/narrow.py [--quick] [--json FILE] [--threads N]
 
-The MLP (118 282 parameters) with 100 clients of five images and d = 4 096, and ResNet-9 at full width (6 570 880)
-with 10 clients of five images and d = 16 000, 1 bit up and 2 down: both methods in one process by turns, the best
-round of each. Without the data random images go the same way.
+The MLP (118 282 parameters), 100 clients of five images, d = 4 096; ResNet-9 at full width (6 570 880), 10
+clients of five images, d = 16 000; 1 bit up and 2 down. Both methods in one process by turns, the best round
+of each. Images are random ones where there are no data.
 """
 
 from __future__ import annotations

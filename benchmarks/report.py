@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,13 @@ def peers() -> str:
     return table(["case", "engine", "s a round", "accuracy"], rows)
 
 
+def of_seeds(mean: float, values: list[float]) -> str:
+    """The mean, with its standard error where there are several seeds."""
+    if len(values) < 2:
+        return f"{mean:.3f}"
+    return f"{mean:.3f} +- {statistics.stdev(values) / len(values) ** 0.5:.3f}"
+
+
 def ddp() -> str:
     result = load("ddp")
     rates = [str(rate) for rate in result["setting"]["rates"]]
@@ -161,8 +169,8 @@ def ddp() -> str:
             *(f"{row[rate]['seconds']:.3f}" for rate in rates),
             f"{row[rates[0]]['bytes']:,.0f}",
             f"{row['lr']:g}",
-            f"{row['loss']:.3f}",
-            f"{row['accuracy']:.3f}",
+            of_seeds(row["loss"], row.get("losses", [])),
+            of_seeds(row["accuracy"], row.get("accuracies", [])),
         ]
         for name, row in result["ways"].items()
     )

@@ -235,3 +235,15 @@ def test_the_committed_page_is_that_of_the_committed_results(monkeypatch: pytest
 def test_the_order_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "names", lambda: ["zoo", "matrix", "baselines-mlp", "sst2", "trend-x"])
     assert page.names() == ["table1", "sst2", "trend-x", "baselines-mlp", "matrix", "zoo"]
+
+
+def test_what_other_programs_wrote_is_on_the_page_with_its_verdict(clone):
+    results = clone / "studies/experiments/results"
+    (results / "tides.md").write_text(
+        "# Tides: high and low\n\n`python tides.py`\n\n| a |\n\nVerdict: high\nis ahead.\n"
+    )
+    (results / "winds.md").write_text("# Winds\n\nThey blow.\n")
+    text = page.text()
+    _, _, last = text.partition("## Measured by programs of their own")
+    assert "- [Tides: high and low](../studies/experiments/results/tides.md): high is ahead.\n" in last
+    assert "- [Winds](../studies/experiments/results/winds.md)\n" in last

@@ -97,6 +97,7 @@ class Method(ABC, Generic[S]):
     local_steps: ClassVar[int] = 1  # what the method takes by default
     prox: ClassVar[float] = 0.0  # FedProx's mu, by default
     weighted: ClassVar[bool] = True  # updates of a round may weigh differently
+    stride: ClassVar[float] = 0.1  # a first step at a good rate, beside theta0 (rounds/rates.py)
     whole_model: ClassVar[bool] = False  # every download is the whole model: none is a fallback
 
     @property

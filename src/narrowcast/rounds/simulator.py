@@ -26,7 +26,7 @@ from narrowcast.errors import Diverged
 from narrowcast.methods.base import Accumulator, Method, Private, capped
 from narrowcast.numerics.keyed import Key
 from narrowcast.numerics.process import own_settings
-from narrowcast.rounds import exchange
+from narrowcast.rounds import exchange, rates
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.local import Group, Local, cohort_updates, summed_update
@@ -63,6 +63,7 @@ class Simulation(Training):
     """
 
     def __init__(self, task: Task, method: Method[Any], plan: Plan, store: ClientStore | None = None) -> None:
+        plan = rates.settled(plan, method, len(task.clients), lambda p: Simulation(task, method, p))
         super().__init__(task, method, plan)
         self.have: IndexArray = np.full(len(task.clients), -1, np.int64)
         self.store = ClientStore() if store is None else store
@@ -194,7 +195,7 @@ class Simulation(Training):
     def _check(self, loss: float, round: Round) -> None:
         if not math.isfinite(loss):
             raise Diverged(
-                f"the loss is {loss} in round {round.number + 1}: lower --lr (it was {self.plan.lr:g})"
+                f"the loss is {loss} in round {round.number + 1}: lower --lr (it was {self.plan.rate:g})"
             )
 
     def _weight(self, client: int) -> int:

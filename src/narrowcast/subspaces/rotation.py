@@ -104,7 +104,8 @@ class Rotation(Subspace):
         acc = _zeros(memory, 1 if self.strips else self.shards, len(gs), self.d)
         rest = (*self.edge, acc, gs, SCALES, self.D, self.n, self.V, *self._bits)
         pool.run(edges.project_blocks, len(acc), *rest)
-        acc.sum(axis=0, out=out)
+        for w, y in enumerate(out):  # row by row: how NumPy adds depends on the shape
+            acc[:, w].sum(axis=0, out=y)
         if self.strips:
             window = self.n * self.V
             acc = _zeros(memory, self.shards, len(gs), self.d + window)

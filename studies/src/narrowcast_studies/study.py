@@ -19,7 +19,8 @@ import msgspec
 from msgspec import Meta
 
 from narrowcast.errors import ConfigError, located
-from narrowcast.runs import Grid, RunConfig, best_of, make_config, read_toml, refuse_unused, search
+from narrowcast.rounds import Grid, best_of, search
+from narrowcast.runs import RunConfig, make_config, read_toml, refuse_unused
 from narrowcast_studies.ran import Metrics, Ran
 from narrowcast_studies.untrained import harmed
 
@@ -56,7 +57,7 @@ class Study:
 
     def grid(self, row: Row) -> Grid:
         assert self.tuning is not None
-        return Grid(row.config.lr, self.tuning.factor, self.tuning.most)
+        return Grid(row.config.rate, self.tuning.factor, self.tuning.most)
 
     def trial(self, row: Row, rate: float) -> RunConfig:
         """A tuning run: another seed, a held-out part of the training set, and shorter."""
@@ -130,7 +131,7 @@ def _row(where: str, shared: dict[str, Any], run: dict[str, Any]) -> Row:
 def follow(study: Study, row: Row, attempt: Attempt, began: Began, tune_only: bool = False) -> Outcome:
     """Tune the row, then run it over the seeds, at lower rates while any of them goes wrong."""
     trials: dict[float, float] = {}
-    tuned = _tuned(study, row, attempt, trials) if study.tuning and not row.tuned else row.config.lr
+    tuned = _tuned(study, row, attempt, trials) if study.tuning and not row.tuned else row.config.rate
     if tune_only or tuned is None:
         return Outcome(row, trials, tuned, tuned, [], {}, {})
     rate, diverged = tuned, dict[float, int]()

@@ -17,6 +17,7 @@ ORDER = (
     "table1", "cifar10", "sst2", "personachat", "lora", "trend-*", "combination", "baselines-mlp",
     "baselines-*", "participation", "matrix", "*",
 )  # fmt: skip
+VERDICT = "Verdict: "
 PREFACE = """
 `narrowcast reproduce results` writes this page from the files and the results of `studies/experiments/`. A
 claim is a list of pairs of rows; its verdict is computed from their results, which stand below it. A pair is
@@ -63,6 +64,7 @@ def text() -> str:
         *_summary("## The paper's claims", papers),
         *_summary("## Claims of other methods, and questions of our own", others),
         *(section.text for section in done),
+        *_by_scripts(),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -79,6 +81,17 @@ def names() -> list[str]:
 def _missing(names: list[str]) -> list[str]:
     commands = ", ".join(f"{name} (`narrowcast reproduce {name}`)" for name in names)
     return [f"Not run yet: {commands}."] if names else []
+
+
+def _by_scripts() -> list[str]:
+    """What programs beside `narrowcast reproduce` wrote, results/NAME.md: titles, and verdicts if any."""
+    lines = []
+    for path in sorted((experiment.FOLDER / "results").glob("*.md")):
+        title, *parts = path.read_text().split("\n\n")
+        verdict = next((part.strip() for part in parts if part.startswith(VERDICT)), "")
+        said = f": {' '.join(verdict.removeprefix(VERDICT).split())}" if verdict else ""
+        lines.append(f"- [{title.removeprefix('# ')}](../{path.as_posix()}){said}")
+    return ["## Measured by programs of their own", "\n".join(lines)] if lines else []
 
 
 def _summary(heading: str, judged: list[tuple[Section, Judged]]) -> list[str]:
