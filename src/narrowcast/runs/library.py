@@ -25,7 +25,11 @@ def simulate(
     Settings are those of `narrowcast run`, with its defaults: a rate by trials that rises and falls, an
     evaluation an epoch, one thread for a small model, and one `seed` for everything that is random:
 
-        for record in nc.simulate(task, "time-varying", dim=64, epochs=10, seed=1): ...
+    >>> import narrowcast as nc
+    >>> from narrowcast.testing import toy_task
+    >>> records = list(nc.simulate(toy_task(), "time-varying", dim=64, cohort=6, lr=4.0, epochs=20, seed=1))
+    >>> records[-1].loss < records[0].loss, sorted(records[-1].metrics)
+    (True, ['accuracy', 'loss'])
 
     A method that is made already, `nc.method(name, key=...)`, brings its own options and key, and a `Plan` in
     place of settings says how the run goes in full: its rate is constant and the end alone is evaluated
