@@ -11,7 +11,7 @@ from .rounds import Plan as Plan
 from .rounds import RoundRecord as RoundRecord
 from .rounds import Simulation as Simulation
 from .rounds import Task as Task
-from .rounds import simulate as simulate
+from .runs import simulate as simulate
 from .runs import apply as apply
 from .runs import load_model as load_model
 from .runs import save_model as save_model

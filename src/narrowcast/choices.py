@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 
 SAMPLING = ("epoch", "uniform")  # every client once an epoch, or drawn afresh
 WEIGHTING = ("clients", "examples")  # what an update weighs
@@ -17,4 +18,14 @@ ENGINES = ("here", "flower-sim")  # where clients run
 def check(name: str, value: str, choices: Collection[str]) -> None:
     """A ValueError that names the choices, unless the value is one of them."""
     if value not in choices:
-        raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(choices)}")
+        raise ValueError(
+            f"unknown {name} {value!r}{meant(value, choices)}: choose one of {', '.join(choices)}"
+        )
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """ " (did you mean 'static'?)", where a known word is close to this one; else nothing."""
+    close = get_close_matches(word.lower().replace("_", "-"), known, n=1) or get_close_matches(
+        word, known, n=1
+    )
+    return f" (did you mean {close[0]!r}?)" if close else ""

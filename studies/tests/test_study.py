@@ -223,7 +223,7 @@ def test_a_process_of_its_own_runs_and_diverges_alike(tmp_path: Path) -> None:
     assert run_folder.finished(tmp_path / "good")
     bad = config.model_copy(update={"lr": 1e30, "schedule": "constant", "rounds": 9})
     assert not attempts.attempt(bad, tmp_path / "bad", processes)
-    assert "lower --lr" in (tmp_path / "bad" / attempts.DIVERGED).read_text()
+    assert "lower --lr" in (tmp_path / "bad" / run_folder.DIVERGED).read_text()
     processes.stop()
     with pytest.raises(Interrupted):
         processes(config, tmp_path / "late")

@@ -23,6 +23,7 @@ from flower_runs import finish
 from narrowcast.cli.app import app
 from narrowcast.flower import LocalFleet, fleet
 from narrowcast.rounds import records
+from narrowcast.runs import run_folder
 
 NODES = 2
 
@@ -102,7 +103,7 @@ def test_an_own_model_trains_or_says_why_not(own_app: Path, tmp_path: Path, part
 
     for half in ("task", "client", "server"):
         importlib.import_module(f"app.{half}").make_model = make_model  # type: ignore[attr-defined]
-    config = settings(own_app, rounds=3, refresh="1")
+    config = settings(own_app, rounds=3, refresh="1", lr="auto")
     if part == "batch norm":
         with pytest.raises(ValueError, match="freeze_batch_norm"):
             run(own_app, config)
@@ -111,6 +112,7 @@ def test_an_own_model_trains_or_says_why_not(own_app: Path, tmp_path: Path, part
     last = records.read(tmp_path / "runs/flower/records.jsonl")[-1]
     assert last.node_metrics
     assert not last.dropped
+    assert run_folder.load_config(tmp_path / "runs/flower").lr != "auto"  # what was found, not what was asked
 
 
 @pytest.mark.slow

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from narrowcast.bandwidth.planner import Fitting, PlanRow
-from narrowcast.tables import plain_table, times
+from narrowcast.tables import PlainTable, plain_table, times
 from narrowcast.units import format_bytes, format_count, format_seconds
 
 HEAD = ["method", "up", "down", "compression\nup/down/total", "time up", "time down", "dims"]
 
 
-def terminal(rows: list[PlanRow], D: int, d: int, epochs: int, clients: int) -> Table:
+def terminal(rows: list[PlanRow], D: int, d: int, epochs: int, clients: int) -> PlainTable:
     caption = (
         f"One client over {epochs} epochs, D = {D:,}, d = {d:,}. Bytes as encoded, headers included; "
         "compression against the uncompressed row; dims: dimensions explored."
@@ -33,7 +31,7 @@ def _row(row: PlanRow, everyone: bool) -> list[str]:
     ]
 
 
-def fitting(found: list[Fitting], D: int, epochs: int, budget: str) -> Table:
+def fitting(found: list[Fitting], D: int, epochs: int, budget: str) -> PlainTable:
     """What a budget lets each method send."""
     if not found:
         raise ValueError(f"not even d = 1 fits {budget} a client in {epochs} epochs")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from narrowcast.bench.kernels import Measured
-from narrowcast.tables import plain_table
+from narrowcast.tables import PlainTable, plain_table
 from narrowcast.units import format_count, format_seconds
 
 
-def subspaces(rows: list[Measured], machine: Measured) -> Table:
+def subspaces(rows: list[Measured], machine: Measured) -> PlainTable:
     """A line an operation: seconds, over a copy of D floats, against the common Fastfood."""
     lines = []
     for row in rows:
@@ -28,7 +26,7 @@ def subspaces(rows: list[Measured], machine: Measured) -> Table:
     return plain_table(["", "time", "over copy", "faster than\ntorch fastfood"], lines, caption)
 
 
-def transforms(rows: list[Measured]) -> Table:
+def transforms(rows: list[Measured]) -> PlainTable:
     columns = ("one_core", "all_cores", "torch_views", "torch_matmul")
     lines = [
         [f"2^{row['size'].bit_length() - 1}", *(f"{row[f'{c}_gelem_s']:.2f}" for c in columns)]

@@ -6,13 +6,15 @@ that has no entry point is called by its place: `narrowcast package.module:funct
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from click import Command, Context, UsageError
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from narrowcast import __version__
+from narrowcast.choices import meant
 from narrowcast.cli.memory import keep_memory
 from narrowcast.registry import Registry
 
@@ -61,6 +63,10 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Context, args: list[str]) -> Any:
         if args[0] in STUDIES and args[0] not in COMMANDS:
             raise UsageError(GET_STUDIES)
+        if not args[0].startswith("-") and args[0] not in (known := self.list_commands(ctx)):
+            raise UsageError(
+                f"there is no command {args[0]!r}{meant(args[0], known)}: narrowcast --help lists them"
+            )
         return super().resolve_command(ctx, args)
 
     def format_epilog(self, ctx: Context, formatter: Any) -> None:
@@ -94,12 +100,23 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated training of large models through a narrow channel: messages of d numbers, not D.",
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"narrowcast {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
     keep_memory()  # before there are threads
 
 

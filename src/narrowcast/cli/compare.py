@@ -30,7 +30,7 @@ def compare(
         prepare_kernels(console)
         again = f"narrowcast compare {file} --out {folder}" + ("" if seed is None else f" --seed {seed}")
         with going_on_with(lambda: again), RunProgress(console) as progress:
-            runs = comparing.run_all(comparison, folder, progress, force)
+            runs = comparing.run_all(comparison, folder, progress, force, progress.trial)
         show_runs(runs)
         try:
             draw_runs(runs, folder / "frontier.png", comparison.title)

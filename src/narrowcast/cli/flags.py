@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click import Context
+from click import BadParameter, Context
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand, TyperOption
 
 from narrowcast.cli.terminal import plain_errors
 from narrowcast.registry import PLACE, Registry
 from narrowcast.runs.config import CHOICES, RunConfig
+from narrowcast.runs.kinds import COUNT, RATE
 from narrowcast.runs.own import admit, config_class, plain_types
 from narrowcast.runs.reading import read_toml
 from narrowcast.runs.words import flag, off
 from narrowcast.tasks.table import TASKS
 
+METAVARS = {int: "COUNT", str: "NUMBER|auto"}
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 
 
@@ -32,15 +34,16 @@ def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:
     for name, field in RunConfig.model_fields.items():
         if name == "task":
             continue
-        declared, kind, text = _flag(name, field)
-        hints[name] = Annotated[kind | None, typer.Option(declared, help=text, show_default=False)]
+        declared, kind, text, metavar = _flag(name, field)
+        option = typer.Option(declared, help=text, show_default=False, metavar=metavar)
+        hints[name] = Annotated[kind | None, option]
         flags.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name])
         )
 
     def wrapped(**arguments: Any) -> None:
         own_names = {p.name for p in own}
-        chosen = {k: v for k, v in arguments.items() if k not in own_names and v is not None}
+        chosen = {k: _parsed(k, v) for k, v in arguments.items() if k not in own_names and v is not None}
         command(**{k: v for k, v in arguments.items() if k in own_names}, flags=chosen)
 
     wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
@@ -65,11 +68,10 @@ class WithOwnFlags(TyperCommand):
             kind = config_class(*self._asked_for(ctx, args))
         for name, field in kind.model_fields.items():
             if name not in known | {"task"}:
-                declared, type, text = _flag(name, field)
+                declared, kind_of, text, _ = _flag(name, field)
+                words = [name, declared]
                 self.params.append(
-                    TyperOption(
-                        param_decls=[name, declared], type=type, default=None, help=text, show_default=False
-                    )
+                    TyperOption(param_decls=words, type=kind_of, default=None, help=text, show_default=False)
                 )
         return super().parse_args(ctx, args)
 
@@ -89,9 +91,41 @@ class WithOwnFlags(TyperCommand):
         return table.get("task"), table.get("method")
 
 
-def _flag(name: str, field: FieldInfo) -> tuple[str, type, str]:
-    """(how it is written, its type, its help) of a setting."""
-    kind = next((t for t in (bool, int, float) if t in plain_types(field.annotation)), str)
-    default = "" if field.default in (None, "", False) else f" [default: {field.default}]"
+def _flag(name: str, field: FieldInfo) -> tuple[str, type, str, str | None]:
+    """(how it is written, its type, its help, what stands for its value there) of a setting."""
+    kind = next((t for t in (bool, str, int, float) if t in plain_types(field.annotation)), str)
     declared = f"{flag(name)}/{off(name)}" if field.default is True else flag(name)
-    return declared, kind, (field.description or "") + default
+    text = field.description or ""
+    text += _choices(name, text) + _default(field.default)
+    return (declared, str, text, METAVARS.get(kind)) if _parsers(field) else (declared, kind, text, None)
+
+
+def _choices(name: str, text: str) -> str:
+    """The words that a setting may be, where its text does not say them."""
+    known = CHOICES.get(name, ())
+    return (
+        ""
+        if isinstance(known, Registry) or all(choice in text for choice in known)
+        else f" ({', '.join(known)})"
+    )
+
+
+def _default(value: Any) -> str:
+    return "" if value is None or value is False or value == "" else f" [default: {value}]"
+
+
+def _parsers(field: FieldInfo) -> list[Any]:
+    """How a setting is read that may be written in more ways than its type is: 64k, auto."""
+    inner = [part for option in typing.get_args(field.annotation) for part in typing.get_args(option)]
+    return [part for part in (*field.metadata, *inner) if part in (COUNT, RATE)]
+
+
+def _parsed(name: str, value: Any) -> Any:
+    field = RunConfig.model_fields.get(name)
+    for parser in _parsers(field) if field else ():
+        try:
+            read = parser.func(value)
+            value = int(read) if parser is COUNT else read
+        except ValueError as error:
+            raise BadParameter(str(error), param_hint=flag(name)) from None
+    return value

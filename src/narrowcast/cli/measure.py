@@ -137,7 +137,7 @@ def _spec(
         tolerance=tolerance,
         rates=rates or 1,
         full_rate=full_lr or rules.FULL_RATE,
-        rate=flags.get("lr"),
+        rate=None if flags.get("lr") == "auto" else flags.get("lr"),
     )
 
 

@@ -64,7 +64,7 @@ def _drive(config: RunConfig | None, folder: Path, progress: Any, force: bool) -
     elif config is None:
         runner.resume(folder, progress)
     else:
-        runner.start(config, folder, progress, force)
+        runner.start(config, folder, progress, force, on_trial=progress.trial)
 
 
 def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:

@@ -32,14 +32,22 @@ def show(
 def show_runs(folders: list[Path], markdown: bool = False) -> None:
     """The table of these runs."""
     from narrowcast.runs import table
+    from narrowcast.runs.seeds import pooled
     from narrowcast.runs.summary import summarise
+    from narrowcast.runs.words import searched
 
-    summaries = [summarise(folder) for folder in folders]
+    each = [summarise(folder) for folder in folders]
+    summaries = pooled(each)
     if markdown:
         print(printable(table.markdown(summaries)))
     else:
         console.print(table.terminal(summaries, console.width))
-        for s in summaries:
+        for s in each:
+            if s.diverged is not None:
+                seed = f", seed {s.facts.seed}" if len(summaries) < len(each) else ""
+                console.print(f"{s.facts.label}{seed}: diverged: {s.diverged}", highlight=False, markup=False)
+            if s.facts.search:
+                console.print(f"{s.facts.label}: {searched(s.facts.search)}", highlight=False, markup=False)
             if s.dropped:
                 what = ", ".join(f"{count} {why}" for why, count in s.dropped.items())
                 console.print(f"{s.facts.label}: clients dropped: {what}", highlight=False, markup=False)
@@ -48,7 +56,8 @@ def show_runs(folders: list[Path], markdown: bool = False) -> None:
 def draw_runs(folders: list[Path], to: Path, title: str | None = None) -> None:
     """The picture of these runs."""
     from narrowcast.runs import frontier
+    from narrowcast.runs.seeds import pooled
     from narrowcast.runs.summary import summarise
 
-    frontier.draw([summarise(folder) for folder in folders], to, title)
+    frontier.draw(pooled([summarise(folder) for folder in folders]), to, title)
     console.print(f"picture: {to}", highlight=False, soft_wrap=True)

@@ -50,4 +50,8 @@ def terminal(rows: list[Line]) -> list[Text]:
     for line, row in zip(lines, rows, strict=True):
         line.stylize("bold", 0, len(row.name))
     head = Text(f"{HEAD.name:<{name}}{HEAD.tasks:<{tasks}}{HEAD.what}\n    {HEAD.where}\n", style="dim")
-    return [head, *lines, Text("\nThe task quadratic and `--model tiny` need nothing.")]
+    return [
+        head,
+        *lines,
+        Text("\nThe task quadratic needs nothing; `--model tiny` needs its task's data, and no model."),
+    ]

@@ -1,8 +1,8 @@
 """Evaluation at the nodes: the model goes out, sums over held-out examples come back, the server adds them.
 
-A node that holds examples out is sent the model as for training, and so has it already when it is asked to
-train next. What it answers is a number of examples and a sum a metric: no example, and no mean that others
-could not be added to. Bytes are counted, apart from those of training.
+A node that holds examples out is sent what it lacks of the model, as for training. What it answers is a
+number of examples and a sum a metric: no example, and no mean that others could not be added to. Bytes are
+counted, apart from those of training.
 """
 
 from __future__ import annotations

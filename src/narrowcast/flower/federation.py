@@ -208,6 +208,10 @@ class Federation(Training):
             if record.metrics:
                 self._proven()
 
+    @property
+    def good(self) -> Server | None:
+        return self._good if self._good.version else None
+
     def _proven(self) -> None:
         """The model can be used: this is the one to go back to."""
         if self.server is not self._good:
@@ -216,8 +220,9 @@ class Federation(Training):
     def _roll_back(self, record: RoundRecord, error: Diverged) -> None:
         self._failed += 1
         if self._failed > FAILURES:
+            kept = f": its last good model, of version {self._good.version}, is kept" if self.good else ""
             raise Diverged(
-                f"{error} (the model was taken back {FAILURES} times in a row, and it did not help)"
+                f"{error} (the model was taken back {FAILURES} times in a row, and it did not help{kept})"
             ) from None
         log.warning("round %d: %s. Going back to version %d", record.round + 1, error, self._good.version)
         self.server, self.round = self._good, record.round + 1

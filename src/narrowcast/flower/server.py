@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ from narrowcast.flower import monitoring
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.fleet import log
 from narrowcast.flower.settings import FleetSettings, fleet_settings, run_settings
+from narrowcast.rounds import rates
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.task import Task
+from narrowcast.rounds.tune import Found
 from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
+from narrowcast.runs.prepared import Prepared
 from narrowcast.runs.run_folder import Facts
 from narrowcast.runs.runner import Driver, OnRecord
+from narrowcast.runs.words import searched
 from narrowcast.units import format_bytes
 
 
@@ -51,10 +56,18 @@ def begin_or_resume(config: RunConfig, fleet: FleetSettings, driver: Driver, tas
     with monitoring.watching(fleet, folder) as watch:
         progress = _Progress(watch)
         if not run_folder.is_run(folder):
-            return runner.start(config, folder, progress, force=True, task=task, driver=driver)
+            extra: dict[str, Any] = {"driver": driver, "find": partial(first_step, driver=driver)}
+            return runner.start(config, folder, progress, force=True, task=task, **extra)
         attempts.agree(config, folder, "choose another narrowcast.folder, or remove it")
         log.info("going on with the run in %s", folder)
         return runner.resume(folder, progress, task=task, driver=driver)
+
+
+def first_step(run: Prepared, folder: Path, driver: Driver) -> Found:
+    """The rate of `lr = auto` on a fleet, from one round of its updates: trials would take too long."""
+    found = rates.first_step(run.plan, run.method, lambda plan: driver(run.task, run.method, plan, folder))
+    log.info("%s", searched(found))
+    return found
 
 
 class _Progress:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -22,8 +23,10 @@ from torch import nn
 
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.fleet import log
+from narrowcast.flower.server import driver, first_step
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.flower.tasks import ModelTask
+from narrowcast.rounds.plan import AUTO
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.runs.prepared import prepare
 from narrowcast.runs.reading import make_config
@@ -63,6 +66,9 @@ class NarrowcastStrategy(Strategy):
         config = make_config({**self.settings, "rounds": num_rounds})
         task = ModelTask(self.model, clients=config.clients or self.fleet.min_clients)
         run = prepare(config, task, os.urandom(8))
+        if run.plan.lr == AUTO:
+            begin = driver(grid, self.fleet)
+            run = run.with_rate(first_step(run, Path(self.fleet.folder), begin).rate)
         self.run = Federation(task, run.method, run.plan, grid, self.fleet)
         return super().start(
             grid,

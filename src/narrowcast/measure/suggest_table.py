@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from narrowcast.measure.suggest import Option, Suggested
 from narrowcast.measure.tables import Grid, as_markdown
-from narrowcast.tables import plain_table
+from narrowcast.tables import PlainTable, plain_table
 from narrowcast.units import format_bytes
 
 
@@ -46,7 +44,7 @@ def certainty(s: Suggested) -> str:
     )
 
 
-def terminal(s: Suggested) -> Table:
+def terminal(s: Suggested) -> PlainTable:
     g = grid(s)
     keep = [i for i, name in enumerate(g.head) if name not in ("range", "predicted")]
     return plain_table([g.head[i] for i in keep], [[row[i] for i in keep] for row in g.rows], g.caption)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from rich.table import Table
-
 from narrowcast.measure import rules
 from narrowcast.measure.results import Measured, Probe, Seed
-from narrowcast.tables import markdown_table, plain_table
+from narrowcast.tables import PlainTable, markdown_table, plain_table
 
 
 class Grid(NamedTuple):
@@ -79,7 +77,7 @@ def _cell(m: Measured, p: Probe) -> str:
     return f"{value}{' +' if p.reached else ''} ({p.used})"
 
 
-def terminal(m: Measured) -> list[Table]:
+def terminal(m: Measured) -> list[PlainTable]:
     return [plain_table(g.head, g.rows, f"{g.title}. {g.caption}") for g in (probes(m), by_seed(m))]
 
 

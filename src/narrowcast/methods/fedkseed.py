@@ -112,6 +112,7 @@ class SeedsServer(Server):
 class FedKSeed(Method[SeedsServer]):
     name: ClassVar[str] = "fedkseed"
     local_steps: ClassVar[int] = 4  # more cost no bytes to speak of, but two forward passes each
+    stride: ClassVar[float] = 0.01
     key: Key = 0
     directions: int = 1024
     epsilon: float = 1e-3

@@ -37,6 +37,7 @@ suffer there.
 @dataclass(frozen=True)
 class SignSGD(Replay):
     name: ClassVar[str] = "signsgd"
+    stride: ClassVar[float] = 0.03
     blocks_a_step: ClassVar[int] = 2  # the signs, the rate
 
     @property

@@ -13,3 +13,7 @@ from .training import Training as Training
 from .simulator import Simulation as Simulation
 from .simulator import simulate as simulate
 from .local import Local as Local
+from .tune import Found as Found
+from .tune import Grid as Grid
+from .tune import best_of as best_of
+from .tune import search as search

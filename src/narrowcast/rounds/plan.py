@@ -10,6 +10,8 @@ from narrowcast import choices
 from narrowcast.numerics.purposes import Key
 from narrowcast.rounds.sampling import Cohorts
 
+AUTO = "auto"  # a rate that is found by trials, see `rates`
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -22,7 +24,7 @@ class Plan:
     """
 
     cohort: int
-    lr: float
+    lr: float | str  # a number, or "auto"
     epochs: float | None = None
     rounds: int | None = None
     schedule: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 1.0)])
@@ -44,8 +46,8 @@ class Plan:
             raise ValueError("say how long to train: epochs or rounds")
         if (self.epochs is not None and not self.epochs > 0) or (self.rounds is not None and self.rounds < 1):
             raise ValueError(f"epochs and rounds must be positive, got {self.epochs} and {self.rounds}")
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise ValueError(f"lr must be a positive number, got {self.lr}")
+        if self.lr != AUTO and (isinstance(self.lr, str) or not (math.isfinite(self.lr) and self.lr > 0)):
+            raise ValueError(f'lr must be a positive number or "{AUTO}", got {self.lr!r}')
         choices.check("weighting", self.weighting, choices.WEIGHTING)
         if self.local_steps is not None and self.local_steps < 1:
             raise ValueError(f"local_steps must be at least 1, got {self.local_steps}")
@@ -55,6 +57,13 @@ class Plan:
             raise ValueError(f"prox must be zero or positive, got {self.prox}")
         if any(a >= b for (a, _), (b, _) in pairwise(self.schedule)) or not self.schedule:
             raise ValueError(f"the knots of a schedule must rise in epochs, got {self.schedule}")
+
+    @property
+    def rate(self) -> float:
+        """The peak rate; one that is still to be found is a ValueError."""
+        if isinstance(self.lr, str):
+            raise ValueError(f"lr is {self.lr!r}: the rate is still to be found")
+        return self.lr
 
     def cohorts(self, clients: int) -> Cohorts:
         """Who comes when, of so many clients."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from narrowcast.errors import ConfigError, Diverged
-from narrowcast.methods.base import Accumulator, Method, RoundInfo
+from narrowcast.methods.base import Accumulator, Method, RoundInfo, Server
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.numerics.process import own_settings
@@ -54,6 +54,11 @@ class Training(ABC):
         """The updates of this round's clients, added up; bytes, loss and who was dropped go to the record."""
 
     @property
+    def good(self) -> Server | None:
+        """The last server that is known to be worth keeping, of a driver that goes back to one."""
+        return None
+
+    @property
     def theta(self) -> Tensor:
         """The server's model, valid until the next round."""
         return self._theta
@@ -79,7 +84,7 @@ class Training(ABC):
             round=number,
             epoch=self.cohorts.epoch(number),
             version=self.server.version,
-            rate=plan.lr * schedules.factor(plan.schedule, (number + 0.5) / self.cohorts.rounds_per_epoch),
+            rate=plan.rate * schedules.factor(plan.schedule, (number + 0.5) / self.cohorts.rounds_per_epoch),
             loss=None,
             clients=0,
             up=0,
@@ -132,7 +137,7 @@ def local_work(plan: Plan, method: Method[Any], rate: float) -> Local:
     return Local(
         steps=plan.local_steps or method.local_steps,
         batch=plan.local_batch,
-        rate=plan.local_lr or rate or plan.lr,
+        rate=plan.local_lr or rate or (1.0 if isinstance(plan.lr, str) else plan.lr),  # nodes may not know it
         prox=method.prox if plan.prox is None else plan.prox,
         probes=method.probes,
     )

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from narrowcast import files
 from narrowcast.errors import ConfigError, Diverged
 from narrowcast.runs import run_folder, runner
 from narrowcast.runs.config import RunConfig
 
-DIVERGED = "diverged.txt"  # in a run's folder: why it did
 Run = Callable[[RunConfig, Path], None]  # runs, or goes on, to the end
 
 
 def folder_of(config: RunConfig) -> str:
     """The name of a run's folder: what a reader looks for, and a digest of every setting."""
     part = "tune" if config.validation else "test"
-    return f"{config.method}-{part}-lr{config.lr:g}-s{config.seed}-{config.digest()}"
+    rate = config.lr if isinstance(config.lr, str) else f"{config.lr:g}"
+    return f"{config.method}-{part}-lr{rate}-s{config.seed}-{config.digest()}"
 
 
 def attempt(config: RunConfig, folder: Path, run: Run | None = None) -> bool:
@@ -30,9 +28,8 @@ def attempt(config: RunConfig, folder: Path, run: Run | None = None) -> bool:
     try:
         (run or in_process)(config, folder)
     except Diverged as error:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(folder / run_folder.PRIVATE, ignore_errors=True)  # may be gigabytes
-        files.write_atomically(folder / DIVERGED, f"{error}\n".encode())
+        if not run_folder.diverged(folder):  # of a run in another process, which could not write it down
+            runner.note_divergence(folder, error)
         return False
     return True
 
@@ -43,7 +40,7 @@ def outcome(folder: Path) -> str | None:
         return None
     if run_folder.finished(folder):
         return "finished"
-    return "diverged" if (folder / DIVERGED).is_file() else None
+    return "diverged" if run_folder.diverged(folder) is not None else None
 
 
 def in_process(config: RunConfig, folder: Path) -> None:
@@ -56,5 +53,6 @@ def in_process(config: RunConfig, folder: Path) -> None:
 
 def agree(config: RunConfig, folder: Path, advice: str) -> None:
     """A ConfigError where the folder holds a run with other settings."""
-    if not config.agrees_with(run_folder.load_config(folder)):
+    searched = run_folder.load_facts(folder).search is not None
+    if not config.agrees_with(run_folder.load_config(folder)) or (config.lr == "auto") != searched:
         raise ConfigError(f"{folder} holds a run with other settings: {advice}")

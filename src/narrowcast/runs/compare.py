@@ -1,16 +1,20 @@
 """Several runs from one TOML file: shared settings at the top, a `[[run]]` table for each run.
 
+`seeds = [0, 1, 2]`, at the top or in a run's table, makes of a run one for each seed, and of these one row.
 Each run has its folder below the comparison's. A finished run is not repeated, an unfinished one goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from narrowcast.errors import ConfigError, located
+from narrowcast.errors import ConfigError, Diverged, located
+from narrowcast.rounds.rates import Say
 from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.own import admit, config_class
@@ -33,23 +37,44 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
     if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
         raise ConfigError(f"{path} compares nothing: it needs a [[run]] table for each run")
     overrides = overrides or {}
+    seeds_of_all = table.pop("seeds", None) if isinstance(table.get("seeds"), list) else None
+    if "seed" in overrides:  # one seed for every run, over what the file says
+        seeds_of_all, runs = None, [{k: v for k, v in run.items() if k != "seeds"} for run in runs]
     configs: dict[str, RunConfig] = {}
     own = _own_names(table, runs)
     for number, run in enumerate(runs, 1):
         with located(f"{path}, run {number}"):
+            several = isinstance(run.get("seeds"), list)  # a number is what older files call directions
+            seeds = _seeds(run.pop("seeds") if several else seeds_of_all)
             mine = own[number - 1]
             shared = {k: v for k, v in table.items() if k in mine or not any(k in names for names in own)}
-            config = make_config({**shared, **run, **overrides}, admit=True)
-            refuse_unused(run, config)
-        folder = re.sub(r"[^\w.=+-]+", "-", config.label).strip("-.") or f"run-{number}"
-        if folder in configs:
-            raise ConfigError(
-                f"{path}, run {number}: another run is called {config.label!r} too: give it a name"
-            )
-        configs[folder] = config
+            asked = {**shared, **run, **overrides}
+            each = (asked if seed is None else {**asked, "seed": seed} for seed in seeds)
+            made = [make_config(one, admit=True) for one in each]
+            refuse_unused(run, made[0])
+        for config, seed in zip(made, seeds, strict=True):
+            folder = re.sub(r"[^\w.=+-]+", "-", config.label).strip("-.") or f"run-{number}"
+            folder += "" if seed is None else f"-s{seed}"
+            if folder in configs:
+                raise ConfigError(
+                    f"{path}, run {number}: another run is called {config.label!r} too: give it a name"
+                )
+            configs[folder] = config
     with located(path):
         refuse_unused({**table, **overrides}, *configs.values())
     return Comparison(title, configs)
+
+
+def _seeds(asked: Any) -> list[int | None]:
+    """The seeds of a run; [None]: the one of its settings."""
+    if asked is None:
+        return [None]
+    whole = isinstance(asked, list) and all(isinstance(s, int) and not isinstance(s, bool) for s in asked)
+    if not whole or not asked or len(set(asked)) < len(asked):
+        raise ConfigError(
+            f"seeds must be a list of different whole numbers, such as [0, 1, 2], got {asked!r}"
+        )
+    return list(asked)
 
 
 def _own_names(table: dict[str, Any], runs: list[dict[str, Any]]) -> list[set[str]]:
@@ -65,14 +90,20 @@ def _own_names(table: dict[str, Any], runs: list[dict[str, Any]]) -> list[set[st
 
 
 def run_all(
-    comparison: Comparison, out: Path, on_record: OnRecord | None = None, force: bool = False
+    comparison: Comparison,
+    out: Path,
+    on_record: OnRecord | None = None,
+    force: bool = False,
+    on_trial: Say | None = None,
 ) -> list[Path]:
     """Run what is missing, in order; the folders of all runs."""
     for name, config in comparison.configs.items():
         folder = out / name
         if not force and run_folder.is_run(folder):
             attempts.agree(config, folder, "use --force, or another --out")
-            runner.resume(folder, on_record)
+            begin = partial(runner.resume, folder, on_record)
         else:
-            runner.start(config, folder, on_record, force=True)
+            begin = partial(runner.start, config, folder, on_record, force=True, on_trial=on_trial)
+        with contextlib.suppress(Diverged):  # the folder and the table say so; the others are run
+            begin()
     return [out / name for name in comparison.configs]

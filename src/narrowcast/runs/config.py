@@ -21,8 +21,10 @@ from pydantic import (
 )
 
 from narrowcast import choices
+from narrowcast.errors import ConfigError
 from narrowcast.methods.table import METHODS, OPTIMISERS
 from narrowcast.registry import Registry
+from narrowcast.runs.kinds import COUNT, Bits, Positive, Rate, Refresh, Schedule, Share
 from narrowcast.subspaces.table import KINDS
 from narrowcast.tasks.table import CUSTOM, TASKS
 from narrowcast.wire.table import FORMATS
@@ -49,9 +51,6 @@ CHOICES: dict[str, Collection[str]] = {
     "precision": choices.PRECISIONS,
 }
 RENAMED = {"seeds": "directions"}  # what older configurations say
-Positive = Annotated[int, Field(ge=1, le=1 << 40)]
-Share = Annotated[float, Field(gt=0, le=1)]
-Bits = Annotated[float, Field(ge=0.25, le=32)]
 
 
 class RunConfig(BaseModel):
@@ -60,13 +59,13 @@ class RunConfig(BaseModel):
     task: str = Field(description="what to train: " + ", ".join(TASKS.own))
     method: str = Field("static", description="how to compress: " + ", ".join(METHODS.own))
     name: str = Field("", description="label in tables and pictures (default: method and dim)")
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = Field(
+    seed: Annotated[int, COUNT, Field(ge=0, lt=1 << 63)] = Field(
         0, description="of theta0, A, the clients and the sampling"
     )
 
     dim: Positive = Field(1024, description="d: numbers in an upload")
     subspaces: Positive = Field(8, description="K of the K-subspace methods")
-    refresh: str = Field(
+    refresh: Refresh = Field(
         "epoch", description='time-varying: a new A after every "epoch" or every N rounds with updates'
     )
     subspace: str = Field("rotation", description="kind of A: " + ", ".join(KINDS.own))
@@ -92,26 +91,29 @@ class RunConfig(BaseModel):
     error_feedback: bool = Field(
         True, description="clients keep what they could not send (topk, stc, powersgd)"
     )
-    warmup: Annotated[int, Field(ge=0)] = Field(0, description="dgc: rounds until k is reached")
-    sketch_rows: Annotated[int, Field(ge=1, le=64)] = Field(5, description="fetchsgd: rows of the sketch")
+    warmup: Annotated[int, COUNT, Field(ge=0)] = Field(0, description="dgc: rounds until k is reached")
+    sketch_rows: Annotated[int, COUNT, Field(ge=1, le=64)] = Field(5, description="fetchsgd: of the sketch")
     sketch_columns: Positive | None = Field(None, description="fetchsgd: its columns (default: D / 4 rows)")
-    rank: Annotated[int, Field(ge=1, le=1024)] = Field(2, description="of powersgd and random-low-rank")
-    levels: Annotated[int, Field(ge=1, le=127)] = Field(7, description="qsgd: steps between 0 and the norm")
-    directions: Annotated[int, Field(ge=1, le=1 << 16)] = Field(
+    rank: Annotated[int, COUNT, Field(ge=1, le=1024)] = Field(2, description="of powersgd, random-low-rank")
+    levels: Annotated[int, COUNT, Field(ge=1, le=127)] = Field(
+        7, description="qsgd: steps from 0 to the norm"
+    )
+    directions: Annotated[int, COUNT, Field(ge=1, le=1 << 16)] = Field(
         1024, description="fedkseed: K, of seeded directions"
     )
     epsilon: Annotated[float, Field(gt=0, le=1)] = Field(1e-3, description="fedkseed: how far a probe goes")
 
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        1.0, description="peak learning rate of the server"
+    lr: Rate = Field(
+        "auto",
+        description='peak learning rate of the server, or "auto": found by trials before the run',
     )
-    schedule: str = Field(
+    schedule: Schedule = Field(
         "triangle", description='factor of lr: "constant", "triangle" or knots "epoch:factor,..."'
     )
     epochs: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
         None, description="length of the run in epochs"
     )
-    rounds: Annotated[int, Field(ge=1, lt=1 << 31)] | None = Field(
+    rounds: Annotated[int, COUNT, Field(ge=1, lt=1 << 31)] | None = Field(
         None, description="length of the run in rounds"
     )
     cohort: Positive | None = Field(
@@ -123,7 +125,7 @@ class RunConfig(BaseModel):
         0.0, description="fraction of those that never answer"
     )
     local_steps: Positive | None = Field(None, description="steps of a client a round (fedavg: 5, others: 1)")
-    local_batch: Annotated[int, Field(ge=0)] = Field(
+    local_batch: Annotated[int, COUNT, Field(ge=0)] = Field(
         0, description="examples of a local step (0: all it has)"
     )
     local_lr: Annotated[float, Field(gt=0)] | None = Field(
@@ -133,7 +135,7 @@ class RunConfig(BaseModel):
         None, description="FedProx's mu, against walking away in local steps (fedprox: 0.1, others: 0)"
     )
     weighting: str = Field("clients", description="what an update weighs")
-    evaluate_every: Annotated[int, Field(ge=0)] | None = Field(
+    evaluate_every: Annotated[int, COUNT, Field(ge=0)] | None = Field(
         None, description="rounds between evaluations (default: an epoch; 0: only at the end)"
     )
     per_client: bool = Field(
@@ -142,20 +144,20 @@ class RunConfig(BaseModel):
     engine: str = Field(
         "here", description="where clients run: in this process, or as nodes of Flower's simulation engine"
     )
-    threads: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+    threads: Annotated[int, COUNT, Field(ge=1, le=4096)] | None = Field(
         None, description="of this machine (default: 1 for small models, else all cores)"
     )
 
     clients: Positive | None = Field(None, description="number of clients (default: the task's)")
     partition: str | None = Field(None, description="of data into clients")
     alpha: Annotated[float, Field(gt=0)] = Field(0.5, description="of the Dirichlet partition")
-    width: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
+    width: Annotated[int, COUNT, Field(ge=1, le=1 << 20)] | None = Field(
         None, description="width of the model (default: the task's)"
     )
     trainable: str = Field(
         "all", description="parameters that are trained and sent: all, biases and head (BitFit), or LoRA's"
     )
-    lora_rank: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="r of --trainable lora")
+    lora_rank: Annotated[int, COUNT, Field(ge=1, le=1024)] = Field(4, description="r of --trainable lora")
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         4.0, description="its scale: W + alpha/r B A"
     )
@@ -167,7 +169,7 @@ class RunConfig(BaseModel):
     model: str | None = Field(
         None, description="of a task over text: a folder, a name on the hub, minilm, smollm2, or tiny"
     )
-    tokens: Annotated[int, Field(ge=8, le=1 << 20)] | None = Field(
+    tokens: Annotated[int, COUNT, Field(ge=8, le=1 << 20)] | None = Field(
         None, description="of the longest sequence of a task over text (default: the task's)"
     )
     precision: str = Field("f32", description="a text model computes in; theta and messages do not change")
@@ -198,21 +200,6 @@ class RunConfig(BaseModel):
         choices.check(name, value, [*known, CUSTOM] if name == "task" else known)
         return value
 
-    @field_validator("refresh", mode="before")
-    @classmethod
-    def _refresh(cls, value: Any) -> str:
-        if str(value) == "epoch" or (str(value).isascii() and str(value).isdigit() and int(value) > 0):
-            return str(value)
-        raise ValueError(f'must be "epoch" or a positive number of rounds, got {value!r}')
-
-    @field_validator("schedule")
-    @classmethod
-    def _schedule(cls, value: str) -> str:
-        from narrowcast.rounds import schedules
-
-        schedules.knots(value, epochs=1.0)
-        return value
-
     @model_validator(mode="after")
     def _bits(self) -> RunConfig:
         for way, format, bits in (("up", self.uplink, self.up_bits), ("down", self.downlink, self.down_bits)):
@@ -233,6 +220,13 @@ class RunConfig(BaseModel):
         if self.method not in METHODS.own:  # ours have no rule that is not one of a setting
             self.build_method()
         return self
+
+    @property
+    def rate(self) -> float:
+        """`lr` as a number."""
+        if isinstance(self.lr, str):
+            raise ConfigError(f"--lr {self.lr}: this needs a number")
+        return self.lr
 
     @property
     def label(self) -> str:
@@ -257,7 +251,8 @@ class RunConfig(BaseModel):
     def agrees_with(self, resolved: RunConfig) -> bool:
         """Whether a resolved configuration may have come from this one."""
         theirs = resolved.model_dump()
-        return all(theirs.get(name) == value for name, value in self.model_dump(exclude_none=True).items())
+        asked = self.model_dump(exclude_none=True, exclude={"lr"} if self.lr == "auto" else None)
+        return all(theirs.get(name) == value for name, value in asked.items())
 
     def digest(self, only: set[str] | None = None) -> str:
         """Eight hex digits of what is asked beside the defaults, of these settings or of all."""

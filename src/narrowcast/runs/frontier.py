@@ -43,6 +43,9 @@ def _one(axes: Axes, run: Summary) -> None:
     color, marker = STYLE[run.facts.method]
     spent, metric = zip(*run.curve, strict=True)
     axes.plot(spent, metric, color=color, linewidth=1, alpha=0.45)
+    if run.band:
+        low, high = zip(*run.band, strict=True)
+        axes.fill_between(spent, low, high, color=color, alpha=0.12, linewidth=0)
     axes.plot(
         spent[-1], metric[-1], marker, color=color, markersize=9, label=run.facts.label, linestyle="none"
     )

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from narrowcast.methods.base import Method
 from narrowcast.numerics import pool
-from narrowcast.rounds import exchange
+from narrowcast.rounds import exchange, rates
 from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.rates import Begin, Say
 from narrowcast.rounds.sampling import Cohorts
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.task import Task
+from narrowcast.rounds.tune import Found
 from narrowcast.runs import bases
 from narrowcast.runs.config import RENAMED, RunConfig
 from narrowcast.runs.modelfile import Base
@@ -26,13 +28,25 @@ SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that is ready to go."""
+    """A run that is ready to go, once its rate is a number."""
 
     config: RunConfig  # resolved: nothing is left to defaults
     task: Task
     theta0: Tensor
     method: Method[Any]
     plan: Plan  # names the run
+    salt: bytes = b""
+
+    def with_rate(self, rate: float) -> Prepared:
+        """The same run at this rate, which is one of its settings: it names the run with the others."""
+        config = self.config.model_copy(update={"lr": rate})
+        run = _identity(config, self.theta0, self.salt)
+        return replace(self, config=config, plan=replace(self.plan, lr=rate, run=run))
+
+    def find_rate(self, begin: Begin | None = None, say: Say | None = None) -> Found:
+        """What `lr = auto` comes to, by trials in this process or wherever `begin` has them run."""
+        begin = begin or (lambda plan: Simulation(self.task, self.method, plan))
+        return rates.by_trials(self.plan, self.method, len(self.task.clients), begin, say)
 
     @property
     def cohorts(self) -> Cohorts:
@@ -45,6 +59,11 @@ class Prepared:
     def simulation(self) -> Simulation:
         """In this process, with nothing on disk."""
         return Simulation(self.task, self.method, self.plan)
+
+
+def default_threads(D: int) -> int:
+    """For a model of D parameters."""
+    return 1 if D < SMALL_MODEL else pool.default_threads()
 
 
 def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> Prepared:
@@ -65,11 +84,15 @@ def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> P
             **{
                 name: bits for name in ("up_bits", "down_bits") if (bits := getattr(method, name, 32.0)) != 32
             },
-            "threads": config.threads or (1 if theta0.numel() < SMALL_MODEL else pool.default_threads()),
+            "threads": config.threads or default_threads(theta0.numel()),
         }
     )
-    run = exchange.run_id(_description(config) + digest1(theta0) + salt)
-    return Prepared(config, task, theta0, method, replace(plan, run=run))
+    run = _identity(config, theta0, salt)
+    return Prepared(config, task, theta0, method, replace(plan, run=run), salt)
+
+
+def _identity(config: RunConfig, theta0: Tensor, salt: bytes) -> bytes:
+    return exchange.run_id(_description(config) + digest1(theta0) + salt)
 
 
 def base_of(config: RunConfig, task: Task) -> Base:

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.runs.run_folder import Facts
+from narrowcast.runs.words import searched
 from narrowcast.units import format_bytes
 
 SILENT_SECONDS = 15.0
@@ -33,6 +34,7 @@ class RunProgress:
         self._bytes: dict[str, int] = {}
         self._metric: dict[str, str] = {}
         self._spoke = time.monotonic()
+        self._trial: TaskID | None = None
 
     def __enter__(self) -> RunProgress:
         self.bars.start()
@@ -46,6 +48,11 @@ class RunProgress:
     def __call__(self, facts: Facts, record: RoundRecord) -> None:
         name = facts.label
         if name not in self._bar:
+            if self._trial is not None:
+                self.bars.remove_task(self._trial)
+                self._trial = None
+            if facts.search:
+                self._print(f"{name}: {searched(facts.search)}")
             self._bar[name] = self.bars.add_task(name, total=facts.rounds, status="")
             self._bytes[name] = 0
         self._bytes[name] += record.up + record.down
@@ -57,9 +64,13 @@ class RunProgress:
         last = record.round + 1 == facts.rounds
         if not self.console.is_terminal and (last or time.monotonic() - self._spoke > SILENT_SECONDS):
             self._spoke = time.monotonic()
-            self.console.print(
-                f"{name}: round {record.round + 1} of {facts.rounds}  {status}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+            self._print(f"{name}: round {record.round + 1} of {facts.rounds}  {status}")
+
+    def trial(self, rate: float, loss: float) -> None:
+        """A trial of `--lr auto` has ended."""
+        if self._trial is None:
+            self._trial = self.bars.add_task("finding lr", total=None, status="")
+        self.bars.update(self._trial, advance=1, status=f"lr {rate:g}: loss {loss:.4g}")
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)

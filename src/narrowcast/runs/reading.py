@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from narrowcast.choices import meant
 from narrowcast.errors import ConfigError
 from narrowcast.runs import own
 from narrowcast.runs.config import RunConfig
@@ -49,7 +50,8 @@ def _explain(error: Any) -> str:
         return message
     named = flag(str(error["loc"][0]))
     if error["type"] == "extra_forbidden":
-        return f"{named}: there is no such setting"
+        known = [name.replace("_", "-") for name in RunConfig.model_fields]
+        return f"{named}: there is no such setting{meant(named.removeprefix('--'), known)}"
     got = "" if "got" in message or error["type"] == "missing" else f", got {error['input']!r}"
     return f"{named}: {message}{got}"
 
@@ -57,8 +59,21 @@ def _explain(error: Any) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """The table of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _underscored(path, tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
+
+
+def _underscored(path: Path, table: dict[str, Any]) -> dict[str, Any]:
+    """Settings by their own names, however written: local-steps is local_steps, in [[run]] tables too."""
+    named: dict[str, Any] = {}
+    for name, value in table.items():
+        plain = name.replace("-", "_")
+        own = plain if plain in RunConfig.model_fields else name
+        if own in named:
+            raise ConfigError(f"{path} has {flag(plain)} twice, with a dash and with an underscore")
+        several = isinstance(value, list) and all(isinstance(item, dict) for item in value)
+        named[own] = [_underscored(path, item) for item in value] if several else value
+    return named

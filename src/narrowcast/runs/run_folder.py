@@ -3,6 +3,7 @@
 config.toml      the resolved configuration         facts.json    what the task turned out to be
 records.jsonl    a line a round                     checkpoint.pt the state to go on from
 model.narrowcast the exported model, at the end     private/      what clients keep, until then
+diverged.txt     why the run cannot go on, if it cannot
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from pathlib import Path
 import msgspec
 import tomli_w
 
-from narrowcast.errors import ConfigError
+from narrowcast.errors import ConfigError, Diverged
+from narrowcast.rounds.tune import Found
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
 
 CONFIG, FACTS, RECORDS = "config.toml", "facts.json", "records.jsonl"
 CHECKPOINT, MODEL = "checkpoint.pt", "model.narrowcast"
-FILES = (CONFIG, FACTS, RECORDS, CHECKPOINT, MODEL)
+DIVERGED = "diverged.txt"  # why it did
+LAST_GOOD = "last-good.narrowcast"  # the model before that, where the driver kept one
+FILES = (CONFIG, FACTS, RECORDS, CHECKPOINT, MODEL, DIVERGED, LAST_GOOD)
 PRIVATE = "private"  # a folder for what the clients keep, while the run is going on
 
 
@@ -39,6 +43,7 @@ class Facts(msgspec.Struct, frozen=True):
     narrowcast: str
     torch: str
     commit: str = ""  # of narrowcast's own source, where that is a clone
+    search: Found | None = None  # of the rate, where it was left to us (--lr auto), and what it cost
     salt: str = ""  # hex: what tells this run from others of equal settings
 
 
@@ -67,6 +72,23 @@ def load_facts(folder: Path) -> Facts:
 
 def finished(folder: Path) -> bool:
     return (folder / MODEL).is_file()
+
+
+def diverged(folder: Path) -> str | None:
+    """Why the run diverged; None: it did not."""
+    path = folder / DIVERGED
+    return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
+
+
+def refuse_diverged(folder: Path) -> None:
+    """A run that has diverged cannot go on: it would diverge again."""
+    if (why := diverged(folder)) is not None:
+        good = folder / LAST_GOOD
+        kept = f" Its last good model is {good}." if good.is_file() else ""
+        raise Diverged(
+            f"the run in {folder} diverged ({why}), and would again.{kept} Run it anew with a lower --lr, or "
+            "--lr auto, and --force"
+        )
 
 
 def to_toml(config: RunConfig) -> bytes:

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,15 +19,17 @@ import msgspec
 import torch
 
 from narrowcast import __version__, files
-from narrowcast.errors import ConfigError, Interrupted
-from narrowcast.methods.base import Method
+from narrowcast.errors import ConfigError, Diverged, Interrupted
+from narrowcast.methods.base import Method, Server
 from narrowcast.rounds import records
-from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.plan import AUTO, Plan
+from narrowcast.rounds.rates import Say
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.store import ClientStore
 from narrowcast.rounds.task import Task
 from narrowcast.rounds.training import Training
+from narrowcast.rounds.tune import Found
 from narrowcast.runs import checkpoints, modelfile
 from narrowcast.runs.checkpoints import Checkpoints
 from narrowcast.runs.config import RunConfig
@@ -36,8 +39,10 @@ from narrowcast.runs.prepared import Prepared, base_of, named, prepare
 from narrowcast.runs.run_folder import (
     CHECKPOINT,
     CONFIG,
+    DIVERGED,
     FACTS,
     FILES,
+    LAST_GOOD,
     MODEL,
     PRIVATE,
     RECORDS,
@@ -46,6 +51,7 @@ from narrowcast.runs.run_folder import (
     is_run,
     load_config,
     load_facts,
+    refuse_diverged,
     to_toml,
 )
 from narrowcast.runs.threads import using_threads
@@ -54,6 +60,7 @@ from narrowcast.wire.earlier import digest1
 
 OnRecord = Callable[[Facts, RoundRecord], None]
 Driver = Callable[[Task, Method[Any], Plan, Path], Training]  # the path is the run's folder
+Find = Callable[[Prepared, Path], Found]  # the rate of a run, in this folder
 Until = Callable[[], bool]  # asked after a round: True ends the run there, to be gone on with or left
 
 
@@ -66,11 +73,14 @@ def start(
     *,
     task: Task | None = None,
     driver: Driver | None = None,
+    find: Find | None = None,
+    on_trial: Say | None = None,
 ) -> Path:
     """Run in a new folder. One that holds a run already is refused, or its run replaced with `force`.
 
     `task` is the caller's own, in place of the one that the configuration names; `driver` brings the clients,
-    who are simulated without one.
+    who are simulated without one; `find` finds the rate where that is "auto", by trials here without one,
+    after each of which `on_trial` is called.
     """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder")
@@ -82,13 +92,14 @@ def start(
     if (folder / CONFIG).exists() and not is_run(folder):
         raise ConfigError(f"{folder} has a config.toml that no run has written: choose another --out")
     # Whatever is wrong with the settings or the data is said before a file is written.
-    run = _prepare(config, folder, task, driver, os.urandom(8))
+    prepared = prepare(config, task, os.urandom(8))
     folder.mkdir(parents=True, exist_ok=True)
     with files.locked(folder):
         files.sweep(folder)
         for name in FILES:
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+        run = _settled(prepared, folder, driver, find or partial(_by_trials, say=on_trial))
         files.write_atomically(folder / FACTS, msgspec.json.format(msgspec.json.encode(run.facts)))
         files.write_atomically(folder / CONFIG, to_toml(run.prepared.config))
         return _go(run, folder, on_record, until)
@@ -107,9 +118,11 @@ def resume(
     with files.locked(folder):
         if finished(folder):
             return folder
+        refuse_diverged(folder)
         files.sweep(folder)
         before = load_facts(folder)
-        run = _prepare(config, folder, task, driver, bytes.fromhex(before.salt))
+        prepared = prepare(config, task, bytes.fromhex(before.salt))
+        run = _with_driver(prepared, folder, driver, before.search)
         if (run.facts.theta0, run.facts.clients, run.facts.rounds) != (
             before.theta0,
             before.clients,
@@ -133,6 +146,7 @@ def model_of(folder: Path) -> tuple[ModelFile, str | None]:
     """(the model of a finished run, the folder of its pretrained weights where its settings name one)."""
     config = load_config(folder)
     if not finished(folder):
+        refuse_diverged(folder)
         raise ConfigError(f"{folder} has no model yet: finish it with narrowcast run --resume {folder}")
     model = modelfile.read(folder / MODEL)
     if not model.base.task:  # written before files said where their base is from
@@ -153,8 +167,30 @@ def _simulated(task: Task, method: Method[Any], plan: Plan, folder: Path) -> Tra
     return Simulation(task, method, plan, ClientStore(folder / PRIVATE))
 
 
-def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver | None, salt: bytes) -> _Run:
-    run = prepare(config, task, salt)
+def _settled(run: Prepared, folder: Path, driver: Driver | None, find: Find) -> _Run:
+    """The run with a number for its rate: what is found now is a setting like the others from here on."""
+    if run.plan.lr != AUTO:
+        return _with_driver(run, folder, driver, None)
+    assert run.config.threads is not None
+    with using_threads(run.config.threads):
+        found = find(run, folder)
+    return _with_driver(run.with_rate(found.rate), folder, driver, found)
+
+
+def _by_trials(run: Prepared, folder: Path, say: Say | None) -> Found:
+    """By trials in this process; what clients keep in one lies in the run's folder, and goes with it."""
+
+    def begin(plan: Plan) -> Training:
+        shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+        return _simulated(run.task, run.method, plan, folder)
+
+    try:
+        return run.find_rate(begin, say)
+    finally:
+        shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+
+
+def _with_driver(run: Prepared, folder: Path, driver: Driver | None, search: Found | None) -> _Run:
     training = (driver or _simulated)(run.task, run.method, run.plan, folder)
     facts = Facts(
         label=run.config.label,
@@ -171,7 +207,8 @@ def _prepare(config: RunConfig, folder: Path, task: Task | None, driver: Driver 
         narrowcast=__version__,
         torch=str(torch.__version__),
         commit=files.commit(),
-        salt=salt.hex(),
+        search=search,
+        salt=run.salt.hex(),
     )
     return _Run(run, facts, training)
 
@@ -184,17 +221,35 @@ def _go(run: _Run, folder: Path, on_record: OnRecord | None, until: Until | None
         files.appending(folder / RECORDS) as log,
         interrupts() as stop,
     ):
-        _rounds(run, Checkpoints(run.training, run.prepared.plan.run, folder, log), on_record, until, stop)
-    training, config = run.training, run.prepared.config
+        keeper = Checkpoints(run.training, run.prepared.plan.run, folder, log)
+        try:
+            _rounds(run, keeper, on_record, until, stop)
+        except Diverged as error:
+            if run.training.good is not None:
+                _save(run, run.training.good, folder / LAST_GOOD)
+            note_divergence(folder, error)
+            raise
+    training = run.training
     if training.round == training.rounds:
-        options = config.method_options(len(training.task.clients))
-        layout = training.task.layout
-        server, base = training.server, base_of(config, training.task)
-        modelfile.save(folder / MODEL, config.method, options, server, training.theta0, layout, base)
+        _save(run, training.server, folder / MODEL)
         shutil.rmtree(folder / PRIVATE, ignore_errors=True)
     if stop.is_set():
         raise Interrupted(f"stopped after round {training.round} of {training.rounds}")
     return folder
+
+
+def _save(run: _Run, server: Server, path: Path) -> None:
+    training, config = run.training, run.prepared.config
+    options, layout = config.method_options(len(training.task.clients)), training.task.layout
+    base = base_of(config, training.task)
+    modelfile.save(path, config.method, options, server, training.theta0, layout, base)
+
+
+def note_divergence(folder: Path, error: Diverged) -> None:
+    """The folder says that its run diverged; what clients kept, gigabytes perhaps, goes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+    files.write_atomically(folder / DIVERGED, f"{error}\n".encode())
 
 
 def _rounds(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from narrowcast.errors import ConfigError
@@ -30,6 +30,11 @@ class Summary:
     seconds: float
     curve: list[tuple[int, float]]  # (bytes up and down so far, metric) at every evaluation
     last: dict[str, float]  # all metrics of the last evaluation
+    settings: str = ""  # equal ones: runs that differ by their seed alone
+    diverged: str | None = None  # why it did
+    seeds: tuple[int, ...] = ()  # of the runs that this is the mean of, if it is one
+    interval: float | None = None  # half of Student's 95 % interval of their metric
+    band: tuple[tuple[float, float], ...] = ()  # of the metric, at every evaluation
     at_nodes: float | None = None  # the headline metric on what nodes hold out, at the last evaluation there
     evaluation: int = 0  # bytes of that, which `up` and `down` leave out
 
@@ -60,7 +65,15 @@ def summarise(folder: Path) -> Summary:
             f"{path} {there} those of the {facts.rounds} rounds of this finished run. Its model can still be "
             f"had (narrowcast export {folder}); to have the numbers, run it again with --force"
         )
-    return _summary(folder, facts, rows)
+    return replace(
+        _summary(folder, facts, rows), settings=_settings(folder, facts), diverged=run_folder.diverged(folder)
+    )
+
+
+def _settings(folder: Path, facts: Facts) -> str:
+    """What a run was asked for but its seed: a rate that was found for it is none of that."""
+    own = {"seed", "threads"} | ({"lr"} if facts.search else set())
+    return repr(run_folder.load_config(folder).model_dump(exclude=own))
 
 
 def _summary(folder: Path, facts: Facts, rows: list[RoundRecord]) -> Summary:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from narrowcast.runs.summary import Compression, Summary, compression, reference
-from narrowcast.tables import markdown_table, plain_table, times
+from narrowcast.tables import PlainTable, markdown_table, plain_table, times
 from narrowcast.units import format_bytes, format_count, format_seconds
 
 HEAD = (
@@ -47,7 +45,7 @@ def _metric(value: float | None) -> str:
 def _row(run: Summary, ratio: Compression | None) -> list[str]:
     return [
         run.facts.label,
-        _metric(run.metric),
+        _headline(run),
         format_bytes(run.up),
         format_bytes(run.down),
         "-" if ratio is None else times(ratio.up, ratio.down, ratio.total),
@@ -56,6 +54,14 @@ def _row(run: Summary, ratio: Compression | None) -> list[str]:
         format_bytes(run.down_first),
         format_bytes(run.down_dense),
     ]
+
+
+def _headline(run: Summary) -> str:
+    if run.diverged is not None:
+        return "diverged"
+    if run.metric is None or run.interval is None:
+        return _metric(run.metric)
+    return f"{_metric(run.metric)}±{_metric(run.interval)}"
 
 
 def caption(runs: list[Summary]) -> str:
@@ -72,12 +78,13 @@ def caption(runs: list[Summary]) -> str:
         if against
         else "compression: 4 D bytes a message over bytes sent"
     )
+    several = "; ±: Student's 95 % interval of the mean" if any(r.interval is not None for r in runs) else ""
     asked = sum(run.evaluation for run in runs)
     apart = f"; evaluation at the nodes took {format_bytes(asked)} more" if asked else ""
-    return "; ".join(tasks) + "; " + how + apart
+    return "; ".join(tasks) + "; " + how + several + apart
 
 
-def terminal(runs: list[Summary], width: int = WIDE) -> Table:
+def terminal(runs: list[Summary], width: int = WIDE) -> PlainTable:
     """For a terminal of so many columns: a narrow one does without the parts of `down`."""
     titles = head(runs)
     shown = len(titles) if width >= WIDE else len(titles) - 2

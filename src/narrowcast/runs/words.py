@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from narrowcast.rounds.tune import Found
 from narrowcast.runs.config import RunConfig
+from narrowcast.units import format_bytes, format_seconds
 
 
 def flag(name: str) -> str:
@@ -31,3 +33,10 @@ def arguments(config: RunConfig, only: Collection[str] | None = None) -> list[st
         else:
             words += [flag(name), str(value)]
     return words
+
+
+def searched(found: Found) -> str:
+    """What `--lr auto` came to, and what it took."""
+    how = f"{len(found.trials)} trials" if found.trials else "its first step"
+    cost = f"{found.rounds} rounds, {format_bytes(found.up + found.down)}, {format_seconds(found.seconds)}"
+    return f"lr {found.rate:g}, found by {how} ({cost}, not counted in the run)"

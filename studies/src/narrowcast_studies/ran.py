@@ -74,7 +74,7 @@ def from_folder(folder: Path, row: str, untrained: Metrics) -> Ran:
     run = summarise(folder)
     facts, why = run.facts, ""
     if attempts.outcome(folder) == "diverged":
-        why = (folder / attempts.DIVERGED).read_text(encoding="utf-8").strip() or "it diverged"
+        why = (folder / run_folder.DIVERGED).read_text(encoding="utf-8").strip() or "it diverged"
     elif run.metric is None or not math.isfinite(run.metric):
         why = f"the {facts.metric} at its end is {run.metric}"
     done = [] if why else records.read(folder / run_folder.RECORDS)

@@ -19,7 +19,8 @@ import msgspec
 from msgspec import Meta
 
 from narrowcast.errors import ConfigError, located
-from narrowcast.runs import Grid, RunConfig, best_of, make_config, read_toml, refuse_unused, search
+from narrowcast.rounds import Grid, best_of, search
+from narrowcast.runs import RunConfig, make_config, read_toml, refuse_unused
 from narrowcast_studies.ran import Metrics, Ran
 from narrowcast_studies.untrained import harmed
 
@@ -39,11 +40,12 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the study. `config.lr` is the centre of its grid."""
+    """One line of the study. `config.lr` is the centre of its grid, or its rate where that is known."""
 
     name: str
     config: RunConfig
     settings: dict[str, Any]  # what the row says beside its name, method and rate
+    tuned: bool = False  # in another study of the same task: the rate is the one it says
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Study:
 
     def grid(self, row: Row) -> Grid:
         assert self.tuning is not None
-        return Grid(row.config.lr, self.tuning.factor, self.tuning.most)
+        return Grid(row.config.rate, self.tuning.factor, self.tuning.most)
 
     def trial(self, row: Row, rate: float) -> RunConfig:
         """A tuning run: another seed, a held-out part of the training set, and shorter."""
@@ -111,7 +113,10 @@ def parse(table: dict[str, Any], path: str) -> Study:
 
 
 def _row(where: str, shared: dict[str, Any], run: dict[str, Any]) -> Row:
-    own = {k: v for k, v in run.items() if k != "name"}  # a name is for readers: it changes no run
+    own = {k: v for k, v in run.items() if k not in ("name", "tuned")}  # a name is for readers alone
+    tuned = run.get("tuned", False)
+    if not isinstance(tuned, bool):
+        raise ConfigError(f"{where}: tuned is true or false, got {tuned!r}")
     if wrong := {"seed", "validation", "threads"} & {*shared, *own}:
         raise ConfigError(f"{where}: {', '.join(sorted(wrong))} are the study's to set")
     if "lr" not in own:
@@ -120,13 +125,13 @@ def _row(where: str, shared: dict[str, Any], run: dict[str, Any]) -> Row:
         config = make_config({**shared, **own, "threads": 1})
         refuse_unused(own, config)
     settings = {k: v for k, v in own.items() if k not in ("method", "lr")}
-    return Row(str(run.get("name", config.label)), config, settings)
+    return Row(str(run.get("name", config.label)), config, settings, tuned)
 
 
 def follow(study: Study, row: Row, attempt: Attempt, began: Began, tune_only: bool = False) -> Outcome:
     """Tune the row, then run it over the seeds, at lower rates while any of them goes wrong."""
     trials: dict[float, float] = {}
-    tuned = _tuned(study, row, attempt, trials) if study.tuning else row.config.lr
+    tuned = _tuned(study, row, attempt, trials) if study.tuning and not row.tuned else row.config.rate
     if tune_only or tuned is None:
         return Outcome(row, trials, tuned, tuned, [], {}, {})
     rate, diverged = tuned, dict[float, int]()

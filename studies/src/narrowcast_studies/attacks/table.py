@@ -8,11 +8,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rich.table import Table
 from scipy.stats import binomtest
 
 from narrowcast.intervals import student
-from narrowcast.tables import markdown_table, plain_table
+from narrowcast.tables import PlainTable, markdown_table, plain_table
 from narrowcast.units import format_bytes
 from narrowcast_studies.attacks.results import Case, Picture, Result, Summary, Upload
 
@@ -142,7 +141,7 @@ def label_table(summary: Summary) -> str:
     return markdown_table(["upload", "attacker", *(f"batch {b}" for b in batches)], rows, 2)
 
 
-def terminal(summary: Summary) -> Table:
+def terminal(summary: Summary) -> PlainTable:
     """As much as fits 80 columns: rates without their intervals."""
     rows = []
     for r in lines(summary):

@@ -79,11 +79,11 @@ def _progress(study: Study, row: Known, pace: Pace, ledger: Ledger, spent: float
     going = ledger.going(row.next) if row.next else None
     rate = row.outcome.rate if row.outcome else None
     if row.next and not row.next.validation:
-        rate = row.next.lr
+        rate = row.next.rate
     ended = [run for run in row.runs if not run.tuning and run.config["lr"] == rate]
     left = 0.0
     if row.next:
-        final = study.final(row.row, row.row.config.lr, study.seeds[0])
+        final = study.final(row.row, row.row.config.rate, study.seeds[0])
         left = (len(study.seeds) - len(ended)) * pace.seconds(row.row.name, final)
         if row.next.validation:
             left += max(FIRST - len(trials), 1) * pace.seconds(row.row.name, row.next)

@@ -79,7 +79,7 @@ def _page(facts: Facts, row: Row, done: list[RoundRecord], curve: Curve, command
         f"# {row.name}, as far as it got in so many minutes\n\n"
         f"`{command}`, begun at commit {facts.commit or 'unknown'}, narrowcast {facts.narrowcast}, torch "
         f"{facts.torch}. {facts.parameters:,} parameters, {facts.clients:,} clients, seed {facts.seed}, lr "
-        f"{row.config.lr:g}, which was not tuned. Called again it goes on.\n\n"
+        f"{row.config.rate:g}, which was not tuned. Called again it goes on.\n\n"
         f"{markdown_table(['', ''], told)}\n\n"
         f"{markdown_table(['rounds', facts.metric], points)}\n\n![{facts.metric} against rounds](curve.png)\n"
     )

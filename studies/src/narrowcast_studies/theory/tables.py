@@ -6,9 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rich.table import Table
-
-from narrowcast.tables import markdown_table, plain_table
+from narrowcast.tables import PlainTable, markdown_table, plain_table
 from narrowcast_studies.theory.checks import Check, checks
 from narrowcast_studies.theory.dimension import Quantile, proportion
 from narrowcast_studies.theory.programme import KINDS, Result
@@ -34,7 +32,7 @@ def grids(results: Sequence[Result]) -> list[Grid]:
     ]
 
 
-def terminal(results: Sequence[Result]) -> list[Table]:
+def terminal(results: Sequence[Result]) -> list[PlainTable]:
     """The two tables that answer the question, in the columns that 80 characters have room for."""
     rho, theorems = _rho(results), _theorems(results)
     shown = [

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 START = (0, -1, 1)
 
 
@@ -60,3 +62,14 @@ def search(grid: Grid, score: Callable[[float], float]) -> dict[int, float]:
         value = score(grid.rate(i))
         scores[i] = value if math.isfinite(value) else -math.inf
     return scores
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a search found, and what it cost: its rounds are none of the run's."""
+
+    rate: float
+    trials: dict[str, float | None] = {}  # rate -> loss; None: it diverged
+    rounds: int = 0
+    up: int = 0
+    down: int = 0
+    seconds: float = 0.0

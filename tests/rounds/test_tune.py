@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from narrowcast.runs.tune import Grid, best_of, search
+from narrowcast.rounds.tune import Grid, best_of, search
 
 
 def tried(grid: Grid, score: dict[int, float]) -> list[int]:

@@ -1,0 +1,167 @@
+"""`lr = auto`: a rate for this task and this method, from a few short trials of the run itself.
+
+A method's steps differ in length and in noise by five decades (signSGD moves every coordinate by the rate,
+FedKSeed mostly at random), so no formula over the gradient serves all of them. What serves is to try. First
+the scale: a round at a tiny rate r moves theta by |Delta|, and rates are counted in `stride |theta0| r /
+|Delta|`, the one whose first step is as long, beside theta0, as a good one is for this method
+(`Method.stride`, measured). Then trials of n rounds at powers of four of that, the run's own schedule
+squeezed into them, until the best lies inside; then one at each side of it, at half and double. Trials
+share their clients, examples and A, so that they differ by the rate alone; a trial's score is the clients'
+own loss over its last quarter, taken before they train: no test data, nothing that a client would not send
+anyway. The rate taken is the middle of the two neighbours the worse of which does best, but no more than
+the best over sqrt(2): a run is longer than a trial, and a rate that is good only beside the edge of
+divergence will cross it.
+
+`first_step` takes the scale alone, at half its length: for a fleet, where every round of a trial takes its
+time. Both read clients' losses and updates: a run that accounts for privacy must count them, or be given a
+rate.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor
+
+from narrowcast.errors import Diverged
+from narrowcast.methods.base import Method
+from narrowcast.rounds.exchange import run_id
+from narrowcast.rounds.plan import AUTO, Plan
+from narrowcast.rounds.training import Training
+from narrowcast.rounds.tune import Found, Grid, search
+
+PROBE = 1e-3  # the rate of the first step
+PROBES = 12  # rounds that it may take: few bits of a small step may round to nothing, and empty rounds come
+SHORTEST, LONGEST = 8, 24  # rounds of a trial: a quarter of the run's between these
+FACTOR = 4.0  # between the first trials; the last two halve it
+MOST = 9  # of the first trials
+
+Begin = Callable[[Plan], Training]  # a run by this plan, from its first round
+Say = Callable[[float, float], None]  # (a rate, the loss that it led to), after a trial
+
+
+def settled(plan: Plan, method: Method[Any], clients: int, begin: Begin) -> Plan:
+    """The plan with a number for its rate: its own, or the one that trials find."""
+    if plan.lr != AUTO:
+        return plan
+    return replace(plan, lr=by_trials(plan, method, clients, begin).rate)
+
+
+def by_trials(plan: Plan, method: Method[Any], clients: int, begin: Begin, say: Say | None = None) -> Found:
+    """The rate for a run by this plan with so many clients."""
+    trials = _Trials(plan, begin, plan.length(clients), say)
+    grid = Grid(trials.scale(method.stride), FACTOR, MOST)
+    scores = {grid.rate(i): score for i, score in search(grid, trials.score).items()}
+    if not any(map(math.isfinite, scores.values())):
+        raise Diverged(
+            f"lr auto: every rate from {min(scores):g} to {max(scores):g} diverged: is something wrong with "
+            "the model, its loss or its data? If not, give --lr yourself"
+        )
+    centre = min(scores, key=lambda rate: (-scores[rate], rate))
+    for near in (centre / math.sqrt(FACTOR), centre * math.sqrt(FACTOR)):
+        scores[_short(near)] = trials.score(_short(near))
+    return trials.found(_short(safe(scores)))
+
+
+def safe(scores: Mapping[float, float]) -> float:
+    """The middle of the two neighbours, a factor of two apart, the worse of which does best (of equals the
+    smaller), and no more than the best rate over sqrt(2): a lucky trial beside the edge counts for
+    little, and nothing above the best is trusted."""
+    low, high = min(
+        (pair for pair in pairwise(sorted(scores)) if pair[1] < 2.1 * pair[0]),
+        key=lambda pair: (-min(scores[pair[0]], scores[pair[1]]), pair),
+    )
+    best = min(scores, key=lambda rate: (-scores[rate], rate))
+    return min(math.sqrt(low * high), best / math.sqrt(2.0))
+
+
+def first_step(plan: Plan, method: Method[Any], begin: Begin) -> Found:
+    """The rate whose first step is half as long as a good one is, usually: one round, and no trial."""
+    trials = _Trials(plan, begin, 1, None)
+    return trials.found(_short(trials.scale(method.stride) / 2))
+
+
+def _short(rate: float) -> float:
+    """In three digits: a rate that can be read, and typed."""
+    return float(f"{rate:.3g}")
+
+
+@dataclass
+class _Trials:
+    """Short runs by a plan at several rates, and what they took."""
+
+    plan: Plan
+    begin: Begin
+    length: int  # rounds of the run
+    say: Say | None
+    losses: dict[str, float | None] = field(default_factory=dict)
+    rounds: int = 0
+    up: int = 0
+    down: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def short(self) -> int:
+        """Rounds of a trial."""
+        return min(self.length, LONGEST, max(SHORTEST, self.length // 4))
+
+    def scale(self, stride: float) -> float:
+        """The rate whose first step is `stride` |theta0| long, as a tiny one tells."""
+        training = self._begin(replace(self.plan, schedule=[(0.0, 1.0)]), PROBE, PROBES)
+        before = training.theta.clone()
+        for count in range(1, PROBES + 1):
+            self._step(training)
+            moved = _distance(training.theta, before) / count
+            if moved > 0:
+                return stride * max(_norm(before), 1e-3) * PROBE / moved
+        raise Diverged(
+            f"lr auto: {PROBES} rounds left the model where it was: no client came, or every gradient is "
+            "zero. Give --lr yourself"
+        )
+
+    def score(self, rate: float) -> float:
+        """Minus the loss towards the end of a trial at this rate; -inf: it diverged."""
+        n = self.short
+        squeezed = [(epoch * n / self.length, factor) for epoch, factor in self.plan.schedule]
+        try:
+            training = self._begin(replace(self.plan, schedule=squeezed), rate, n)
+            losses = [loss for _ in range(n) if (loss := self._step(training)) is not None]
+        except Diverged:
+            losses = []
+        tail = losses[-max(1, n // 4) :]
+        loss = sum(tail) / len(tail) if tail else math.inf
+        finite = math.isfinite(loss)
+        self.losses[f"{rate:g}"] = _short(loss) if finite else None
+        if self.say:
+            self.say(rate, loss)
+        return -loss if finite else -math.inf
+
+    def found(self, rate: float) -> Found:
+        seconds = time.perf_counter() - self.started
+        return Found(rate, self.losses, self.rounds, self.up, self.down, seconds)
+
+    def _begin(self, plan: Plan, rate: float, rounds: int) -> Training:
+        """A run of its own for a fleet's nodes; a round longer than is asked: the last one would evaluate."""
+        name = run_id(plan.run + f"lr auto {rate!r} {rounds}".encode())
+        own = replace(plan, lr=rate, epochs=None, rounds=rounds + 1, evaluate_every=0, run=name)
+        return self.begin(own)
+
+    def _step(self, training: Training) -> float | None:
+        record = training.step()
+        self.rounds += 1
+        self.up += record.up
+        self.down += record.down
+        return record.loss
+
+
+def _norm(x: Tensor) -> float:
+    return float(x.double().norm())
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    return _norm(a.double() - b.double())

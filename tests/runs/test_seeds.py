@@ -1,0 +1,108 @@
+"""Several seeds are one row; a run that diverged is one too, and ends no comparison."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from scipy.stats import t
+from typer.testing import CliRunner
+
+from narrowcast import intervals
+from narrowcast.cli.app import app
+from narrowcast.errors import ConfigError, Diverged
+from narrowcast.runs import compare, run_folder, runner, summarise
+from narrowcast.runs.reading import make_config
+from narrowcast.runs.seeds import pooled
+
+FILE = """
+task = "quadratic"
+rounds = 6
+dim = 8
+lr = 0.05
+seeds = [0, 1, 2]
+
+[[run]]
+method = "static"
+
+[[run]]
+method = "uncompressed"
+lr = 1e9
+
+[[run]]
+method = "topk"
+seeds = [7]
+"""
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    (tmp_path / "three.toml").write_text(FILE)
+    compare.run_all(compare.load(tmp_path / "three.toml"), tmp_path / "out")
+    return tmp_path
+
+
+def test_every_seed_has_a_folder_and_they_share_a_row(runs: Path) -> None:
+    folders = sorted(p.name for p in (runs / "out").iterdir())
+    assert [n for n in folders if n.startswith("static")] == [f"static-d=8-s{s}" for s in (0, 1, 2)]
+    assert "topk-s7" in folders
+    each = [summarise(runs / "out" / f"static-d=8-s{s}") for s in (0, 1, 2)]
+    (row,) = pooled(each)
+    values = [run.metric for run in each]
+    assert row.metric == pytest.approx(sum(values) / 3)
+    assert row.interval == pytest.approx(intervals.student(values)[1], rel=1e-4)
+    assert row.facts.label == "static d=8 (3 seeds)"
+    assert (row.up, row.seeds) == (each[0].up, (0, 1, 2))
+    low, high = row.band[-1]
+    assert low < row.curve[-1][1] < high
+    assert pooled([each[0], each[0]]) == [each[0]]  # the same folder twice is one run
+
+
+def test_a_comparison_goes_on_after_a_run_that_diverges_and_says_so(runs: Path) -> None:
+    shown = CliRunner().invoke(app, ["show", str(runs / "out")]).output
+    assert "uncompressed, seed 1: diverged:" in shown
+    row = next(line for line in shown.splitlines() if line.strip().startswith("uncompressed"))
+    assert "diverged" in row
+    assert run_folder.finished(runs / "out" / "topk-s7")  # it came after them
+    again = compare.run_all(compare.load(runs / "three.toml"), runs / "out")  # neither repeated nor an error
+    assert len(again) == 7
+
+
+def test_nobody_is_sent_to_resume_what_diverged(runs: Path) -> None:
+    folder = runs / "out" / "uncompressed-s0"
+    for call in (runner.resume, runner.rebuild):
+        with pytest.raises(Diverged, match="a lower --lr") as caught:
+            call(folder)
+        assert "--resume" not in str(caught.value)
+    runner.start(make_config({"task": "quadratic", "rounds": 2, "lr": 0.05, "dim": 8}), folder, force=True)
+    assert run_folder.diverged(folder) is None
+
+
+def test_runs_that_differ_by_more_than_the_seed_are_rows_of_their_own(tmp_path: Path) -> None:
+    for seed, lr in ((0, 0.05), (1, 0.06)):
+        config = make_config({"task": "quadratic", "rounds": 2, "dim": 8, "lr": lr, "seed": seed})
+        runner.start(config, tmp_path / f"{seed}")
+    assert len(pooled([summarise(tmp_path / "0"), summarise(tmp_path / "1")])) == 2
+
+
+@pytest.mark.parametrize("wrong", ["[]", "[1, 1]", '["0"]', "[1.5]", "[true]"])
+def test_seeds_are_different_whole_numbers(tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "c.toml").write_text(FILE.replace("[0, 1, 2]", wrong))
+    with pytest.raises(ConfigError, match="list of different whole numbers"):
+        compare.load(tmp_path / "c.toml")
+
+
+def test_a_seed_given_to_the_command_is_the_only_one(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(FILE)
+    configs = compare.load(tmp_path / "c.toml", {"seed": 5}).configs
+    assert [config.seed for config in configs.values()] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 11, 12, 20, 100])
+def test_the_interval_is_students(n: int) -> None:
+    values = [math.sin(i) for i in range(n)]
+    spread = intervals.half_width(values) / intervals.student(values)[1]
+    assert spread == pytest.approx(1, abs=2e-3)
+    assert t.ppf(0.975, n - 1) > 1.9
+    assert intervals.half_width(values[:1]) is None
