@@ -9,6 +9,7 @@ time and memory, and leave the state of whoever read it as it was. A failure pri
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -25,7 +27,8 @@ from flwr.app import ConfigRecord, RecordDict
 
 from federations import settings, whole
 from fitting import made
-from narrowcast.flower.messages import Answer, Ask, Have, Here, Order, Upload, pack, unpack
+from narrowcast.flower.examination import Examination
+from narrowcast.flower.messages import Answer, Ask, Exam, Have, Here, Order, Sums, Upload, pack, unpack
 from narrowcast.flower.uploads import Uploads
 from narrowcast.methods import METHODS
 from narrowcast.methods.base import Accumulator, RoundInfo
@@ -181,7 +184,7 @@ def _frozen(state: Any) -> Any:
 def _of_flower() -> Iterator[Target]:
     """What a server hears of nodes, and a node of its server."""
     run, _ = whole(settings("static", cohort=12))
-    fleet, round = run.fleet, run.open()[0]
+    fleet, (round, record) = run.fleet, run.open()
     model, _, _ = exchange.receive_down(
         run.method, run.method.newcomer(run.theta0), exchange.send_down(run.method, run.server, round, None),
         round.run, round.key,
@@ -197,6 +200,8 @@ def _of_flower() -> Iterator[Target]:
             Order(RUN, None, b"", [0], [None], [None], 1.0),
         ],
         Ask: [Ask(RUN)],
+        Exam: [Exam(RUN, 3, data[0]), Exam(RUN, None, b"", bytes(40))],
+        Sums: [Sums(have, 30, {"accuracy": 21.0, "loss": 17.5}), Sums(have, lacks="x")],
     }  # fmt: skip
 
     def answer(told: Answer) -> None:
@@ -208,7 +213,15 @@ def _of_flower() -> Iterator[Target]:
         assert torch.isfinite(acc.total).all()
         assert len(drops) <= 2
 
-    uses: dict[Any, Callable[[Any], object]] = {Here: lambda told: fleet._check(7, told), Answer: answer}
+    def sums(told: Sums) -> None:
+        member = SimpleNamespace(held=30, clients=[3])
+        exam = Examination(SimpleNamespace(members={7: member}), lambda node: (None, b"", b""), record)
+        exam._check(7, told)
+        exam.heard[7] = told
+        assert all(map(math.isfinite, exam._means()[1].values()))
+
+    here = lambda told: fleet._check(7, told)  # noqa: E731
+    uses: dict[Any, Callable[[Any], object]] = {Here: here, Answer: answer, Sums: sums}
     for kind, examples in contents.items():
         corpus = [pack(content)["narrowcast"]["data"] for content in examples]
 

@@ -58,7 +58,7 @@ def means(name: str) -> dict[str, float]:
 
 def test_figures_of_fine_tuning_are_those_of_the_committed_results() -> None:
     sst2, lora, chat = means("sst2"), means("lora"), means("personachat")
-    short = README.split("Pretrained models take to it")[1].split("\n\n")[0]
+    short = README.split("Fine-tuning pretrained models")[1].split("\n\n")[0]
     long = (ROOT / "docs/text.md").read_text().split("## What it reaches")[1].split("##")[0]
     for row in ("time-varying d=12800", "uncompressed"):
         assert f"{sst2[row]:.3f}" in short
@@ -66,7 +66,15 @@ def test_figures_of_fine_tuning_are_those_of_the_committed_results() -> None:
     assert f"{sst2['time-varying d=1600']:.3f}" in long
     for row in ("LoRA r=4", "static d=1600 over LoRA r=4"):
         assert f"{lora[row]:.3f}" in long
+    for row in ("LoRA r=4", "LoRA r=1"):
+        assert f"{lora[row]:.3f}" in short
     for row in ("static d=16384", "uncompressed"):
         assert f"{chat[row]:.1f}" in short
     for row in ("static d=4096", "static d=16384", "static d=262144", "uncompressed"):
         assert f"{chat[row]:.1f}" in long
+
+
+def test_figures_of_cifar10_are_those_of_the_committed_results() -> None:
+    cifar, text = means("cifar10"), README.split("## Against everything else")[1].split("Fine-tuning")[0]
+    for row in ("uncompressed", "time-varying d=16000", "static d=2000"):
+        assert f"{cifar[row]:.3f}" in text

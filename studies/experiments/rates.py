@@ -1,6 +1,7 @@
 """Is `--lr auto` as good as a tuned rate? The grid that it is held to, and its own choice beside it.
 
     python studies/experiments/rates.py digits            (or fashion-mnist, with NARROWCAST_DATA set)
+    python studies/experiments/rates.py digits --methods  (of none: only the table of what was run)
 
 Every method over rates centre * 3^i (`narrowcast.rounds.tune`: three, and more while the best lies on the
 border), each with three seeds, scored by the metric on the test set: what tuning with hindsight reaches.
@@ -98,7 +99,10 @@ def train(task: str, method: str, asked: str, seed: int) -> tuple[float | None, 
 def table(runs: Runs) -> str:
     head = ["method", "tuned lr", "there", "auto's lr", "there", "points"]
     rows = []
+    missing = [m for m in METHODS if any((m, "auto", seed) not in runs.known for seed in SEEDS)]
     for method in METHODS:
+        if method in missing:
+            continue
         rate, tuned = runs.tuned(method)
         chosen = ", ".join(f"{runs.value(method, 'auto', seed)[1]:g}" for seed in SEEDS)
         auto = runs.mean(method, "auto")
@@ -109,6 +113,7 @@ def table(runs: Runs) -> str:
         f"`python studies/experiments/rates.py {runs.task}`: {settings}, else the defaults; on the "
         f"test set, means over seeds {', '.join(map(str, SEEDS))} (a run that diverged counts as 0)."
     )
+    about += f" Not run yet: {', '.join(missing)}." if missing else ""
     return f"# {runs.task}: --lr auto beside a tuned rate\n\n{about}\n\n{markdown_table(head, rows)}\n"
 
 
@@ -122,7 +127,7 @@ def main() -> None:
         rate, value = runs.tuned(method)
         auto = runs.mean(method, "auto")
         print(f"{method}: {value:.4f} at lr {rate:g}, auto {auto:.4f}", flush=True)
-    if set(arguments.methods) == set(METHODS):
+    if arguments.methods in ([], list(METHODS)):
         (HERE / f"{arguments.task}.md").write_text(table(runs))
         print(table(runs))
 

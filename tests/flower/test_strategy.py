@@ -115,3 +115,15 @@ def test_flowers_result_has_what_the_nodes_found() -> None:
     found = {r: m["loss"] for r, m in result.evaluate_metrics_clientapp.items()}
     assert found == {2: strategy.records[1].node_metrics["loss"], 4: strategy.records[3].node_metrics["loss"]}
     assert strategy.records[3].node_examples == 40
+
+
+def test_lr_auto_is_taken_from_a_first_round_of_the_nodes() -> None:
+    """No data at the server, no trial: one round more on the wire, then a run that learns."""
+    settings = {**SETTINGS, "lr": "auto"}
+    config = make_config({"task": "custom", "rounds": ROUNDS, **settings})
+    strategy = NarrowcastStrategy(make_model(), fleet=FLEET, **settings)
+    strategy.start(FakeGrid(client_app(build, config=config), CLIENTS), num_rounds=ROUNDS)
+    assert strategy.run is not None
+    assert 0 < strategy.run.plan.rate < 100
+    assert len(strategy.records) == ROUNDS
+    assert strategy.records[-1].loss < strategy.records[0].loss

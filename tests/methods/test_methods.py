@@ -2,6 +2,7 @@
 test_contracts.py holds them to: nothing superfluous is sent, special cases coincide."""
 
 import io
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -41,6 +42,20 @@ def test_every_visit_gives_the_servers_theta_for_the_fewest_bytes(K, refresh, do
         assert world.behind(have) != world.server.stage - model.stage
 
     wander(world, events, fewest, only_a_false_claim)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not small(name).stateful])
+@pytest.mark.parametrize("bits", [32.0, 1.5])
+def test_many_updates_are_compressed_as_each_by_itself(name, bits):
+    narrow = {} if bits == 32 or not hasattr(small(name), "up_bits") else {"up_bits": bits}
+    world = World(replace(small(name), **narrow)).step().step()
+    keys = [world.round.client_key(client) for client in range(5)]
+    vs = torch.stack([world.update() for _ in keys])
+    many = world.method.compress_many(vs, world.today(), keys)
+    alone = [world.method.compress(None, v, world.today(), k)[1] for v, k in zip(vs, keys, strict=True)]
+    assert many == alone
+    assert len({up.route for up in many}) > 1 or getattr(world.method, "subspaces", 1) == 1
+    assert not world.method.compress_many(vs[:0], world.today(), [])
 
 
 @pytest.mark.parametrize(("D", "d"), [(164, 10), (150, 10), (1000, 70), (16400, 800)])

@@ -121,14 +121,13 @@ def run(method: str) -> tuple[bytes, list[bytes]]:
     sent: list[bytes] = []
     plan = Plan(cohort=2, lr=0.1, rounds=2, key=5, local_steps=1, per_client=True)
     simulation = Simulation(GIVEN, made(method, clients=CLIENTS, dim=64, k=400, directions=4), plan)
-    compress = simulation.method.compress
+    add = simulation.method.add
 
-    def noted(*args):
-        private, payload = compress(*args)
-        sent.extend(block.data for block in payload.blocks)
-        return private, payload
+    def noted(acc, up, weight):
+        sent.extend(block.data for block in up.blocks)
+        return add(acc, up, weight)
 
-    object.__setattr__(simulation.method, "compress", noted)
+    object.__setattr__(simulation.method, "add", noted)
     assert all(record.clients and not record.dropped for record in simulation)
     return simulation.theta.numpy().tobytes(), sent
 

@@ -18,6 +18,7 @@ from fitting import made
 from naive import toy
 from narrowcast.errors import ConfigError, Diverged
 from narrowcast.methods import METHODS
+from narrowcast.methods import method as nc_method
 from narrowcast.methods.base import DENSE
 from narrowcast.methods.intrinsic import Intrinsic
 from narrowcast.methods.optimisers import Momentum
@@ -88,8 +89,9 @@ def test_summing_before_compressing_changes_nothing_but_the_last_bits(task, name
 
 
 def by_gradients(task, monkeypatch):
-    """Local steps one by one: side by side nobody asks for gradients."""
-    monkeypatch.setattr(task, "walk", partial(Task.walk, task))
+    """Clients one by one: side by side nobody asks for a gradient."""
+    for name in ("walk", "gradients", "gradient_rows"):
+        monkeypatch.setattr(task, name, partial(getattr(Task, name), task))
 
 
 @by_gradient
@@ -356,6 +358,7 @@ def test_alone_such_a_client_is_refused_and_counted_and_the_round_goes_on(name, 
         loss, v = gradient(theta, batch)
         return loss, v * math.nan if next(calls) == 1 else v
 
+    by_gradients(task, monkeypatch)
     monkeypatch.setattr(task, "gradient", second_is_nan)
     simulation = Simulation(task, build(name), replace(PLAN, local_steps=1, per_client=True))
     first, second = simulation.step(), simulation.step()
@@ -364,6 +367,24 @@ def test_alone_such_a_client_is_refused_and_counted_and_the_round_goes_on(name, 
     if isinstance(simulation.method, Intrinsic) and simulation.method.linear:  # others' vary in size
         assert first.up * 5 == second.up * 4
     assert simulation.theta.isfinite().all()
+
+
+def test_one_of_many_that_is_no_number_is_refused_alone(monkeypatch):
+    """Where the updates of several are made, checked and sent together."""
+    x, y = torch.randn(40, 8, generator=torch.Generator().manual_seed(1)), torch.arange(40) % 4
+    task = TorchTask(torch.nn.Linear(8, 4), train=(x, y), test=(x, y), clients=iid(40, 8))
+    rows = task.gradient_rows
+
+    def third_is_nan(theta, batches):
+        for losses, vs in rows(theta, batches):
+            assert len(vs) == 6
+            vs[2, 5] = math.nan
+            yield losses, vs
+
+    monkeypatch.setattr(task, "gradient_rows", third_is_nan)
+    narrow = {"key": 1, "dim": 16, "up_bits": 2.0, "down_bits": 4.0}
+    record = Simulation(task, nc_method("static", **narrow), Plan(cohort=6, lr=0.5, rounds=3, key=2)).step()
+    assert (record.clients, record.dropped) == (5, {"refused": 1})
 
 
 @every_method

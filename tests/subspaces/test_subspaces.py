@@ -136,6 +136,36 @@ def test_add_expanded_is_its_plain_twin_bit_for_bit(kind, shape, key, scale):
     assert raw(A.expand(x)) == raw(A.add_expanded_plain(np.zeros(D, np.float32), x.numpy()))
 
 
+@every_kind
+@law
+@given(shapes(1 << 19), KEYS, st.integers(0, 19))
+def test_many_are_projected_as_each_by_itself(kind, shape, key, count):
+    D, d = shape
+    A, gs = subspace(kind, D, d, key), vector(count * D, 4).view(count, D)
+    alone = b"".join(raw(A.project(g)) for g in gs)
+    assert raw(A.project_many(gs)) == alone
+    out = torch.full((count, d), 7.0)
+    with pool.using(3):
+        assert A.project_many(gs, out).data_ptr() == out.data_ptr()
+    assert raw(out) == alone
+
+
+@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize(("D", "d"), [(118_282, 4096), (70_001, 31)])
+def test_many_are_projected_as_each_by_itself_on_large_shapes(kind, D, d):
+    A, gs = subspace(kind, D, d, 5), vector(11 * D, 3).view(11, D)
+    for count in (1, 8, 11):
+        assert raw(A.project_many(gs[:count])) == b"".join(raw(A.project(g)) for g in gs[:count])
+    assert raw(A.project_many(gs.T.contiguous().T)) == raw(A.project_many(gs))
+
+
+@every_kind
+@pytest.mark.parametrize("wrong", [torch.zeros(89), torch.zeros(2, 88), torch.zeros(2, 89).double()])
+def test_many_of_another_shape_are_refused(kind, wrong):
+    with pytest.raises(ValueError, match="gs must"):
+        subspace(kind, 89, 9, 1).project_many(wrong)
+
+
 @pytest.mark.parametrize(
     ("kind", "D", "d"),
     [(kind, D, d) for kind in KINDS for D, d in [(45_001, 3), (70_001, 65)]]

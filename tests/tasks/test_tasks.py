@@ -18,7 +18,16 @@ from torch import nn
 
 from narrowcast.numerics import keyed
 from narrowcast.rounds.task import Batch
-from narrowcast.tasks import TASKS, build, cifar10, cifar10_files, digits, fashion_mnist, files, table
+from narrowcast.tasks import (
+    TASKS,
+    build,
+    cifar10,
+    cifar10_files,
+    digits,
+    fashion_mnist,
+    files,
+    table,
+)
 from narrowcast.tasks.files import DataError
 from narrowcast.tasks.init import initialise
 from narrowcast.tasks.nets import RESIDUAL_SCALE, ResNet9, convnet, mlp, resnet9
@@ -700,16 +709,52 @@ class ByHand(torch.nn.Module):
         return outputs if outputs.sum().item() else outputs + 1
 
 
-@pytest.mark.parametrize("module", [lambda: torch.nn.Linear(64, 10), ByHand], ids=["vmap", "loop"])
-def test_gradients_of_many_batches_are_those_of_each(module):
+def test_a_loss_that_mixes_examples_never_mixes_clients():
+    """A plain stack of layers goes through its quick products only where clients can share a batch."""
+
+    def contrast(outputs, targets):
+        return torch.nn.functional.cross_entropy(outputs - outputs.mean(0), targets, reduction="none")
+
+    x, y = torch.randn(40, 64), torch.arange(40) % 10
+    task = TorchTask(stack(), contrast, train=(x, y), test=(x, y), clients=iid(40, 8))
+    theta, batches = task.theta0(), [Batch(c, torch.full((5,), 0.2), key=0) for c in task.clients]
+    together = [v.clone() for _, v in task.gradients(theta, batches)]
+    walked = [end.clone() for _, end in task.walk(theta, [[batch] for batch in batches], 1.0, 0.0)]
+    for batch, v, end in zip(batches, together, walked, strict=True):
+        expected = task.gradient(theta, batch)[1]
+        torch.testing.assert_close(v, expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(theta - end, expected, rtol=1e-4, atol=1e-5)
+
+
+def stack() -> torch.nn.Module:
+    layers = [torch.nn.Linear(64, 32), torch.nn.Tanh(), torch.nn.Linear(32, 20, bias=False), torch.nn.GELU()]
+    return torch.nn.Sequential(torch.nn.Sequential(*layers), torch.nn.Linear(20, 10))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        lambda: torch.nn.Linear(64, 10),
+        stack,
+        lambda: nn.Sequential(stack(), nn.Softmax(1)),
+        ByHand,
+    ],
+    ids=["one layer", "factors", "vmap", "loop"],
+)
+def test_gradients_of_many_batches_are_those_of_each(module, monkeypatch):
     x, y = torch.randn(200, 64), torch.randint(0, 10, (200,))
     task = TorchTask(module(), train=(x, y), test=(x, y), clients=iid(200, 10))
     theta = task.theta0()
     sizes = [3] * 70 + [2] * 5 + [4] + [3] * 2  # more than one chunk, several sizes, one alone
     starts = np.cumsum([0, *sizes]) % 190
     batches = [Batch(np.arange(s, s + n), torch.rand(n), key=0) for s, n in zip(starts, sizes, strict=False)]
+    assert task._stacked == (module is stack or type(task.module) is nn.Linear)
     many = [(loss, gradient.clone()) for loss, gradient in task.gradients(theta, batches)]
     assert len(many) == len(batches)
+    monkeypatch.setattr("narrowcast.tasks.torch_task.CACHE_AT_ONCE", 7 * 4 * theta.numel())
+    rows = [(losses, rows.clone()) for losses, rows in task.gradient_rows(theta, batches)]
+    assert [loss for losses, _ in rows for loss in losses] == [loss for loss, _ in many]
+    assert torch.equal(torch.cat([each for _, each in rows]), torch.stack([v for _, v in many]))
     for batch, (loss, gradient) in zip(batches, many, strict=True):
         one, expected = task.gradient(theta, batch)
         assert loss == pytest.approx(one, rel=1e-5)

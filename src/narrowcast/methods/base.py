@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -160,6 +160,10 @@ class Method(ABC, Generic[S]):
     ) -> tuple[Private | None, Payload]:
         """(the client's new private state, the payload of its update v); None: it has none, or lost it."""
 
+    def compress_many(self, vs: Tensor, model: Model, keys: Sequence[Key]) -> list[Payload]:
+        """The payloads of many clients' updates, vs (W, D), where clients keep no private state."""
+        return [self.compress(None, v, model, key)[1] for v, key in zip(vs, keys, strict=True)]
+
     @abstractmethod
     def zero(self, server: S) -> Accumulator:
         """The empty sum of a round."""
@@ -199,7 +203,8 @@ class Method(ABC, Generic[S]):
 
     def _bounded(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         where, numbers = self.terms(acc, up)
-        if numbers.numel() and max(map(abs, torch.aminmax(numbers))) > MAX_NUMBER:  # finite, but no gradient:
+        low, high = map(float, torch.aminmax(numbers)) if numbers.numel() else (0.0, 0.0)
+        if max(-low, high) > MAX_NUMBER:  # finite, but no gradient:
             raise WireError(f"an update has a number beyond {MAX_NUMBER:g}")  # it would end all training
         return where, numbers
 

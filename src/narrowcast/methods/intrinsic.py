@@ -7,14 +7,14 @@ and sends Sigma. K = 1 and one stage is `static`; a new stage every epoch (or ev
 
 Both sides compute theta afresh from base and Sigma, in the same order, so they agree bit for bit. A client
 that knows stage e needs Sigma_e only; one that is m stages behind needs the m finished Sigmas too, or base
-itself where that is smaller. Numbers go as a format has them, or with few bits each (`up_bits`, `down_bits`):
-dithered on a lattice up, as points of one down, where Sigma is what was published and the optimiser goes on
-from what it had.
+itself where that is smaller. With few bits a number (`up_bits`, `down_bits`) uploads are dithered on a
+lattice, and Sigma is what was published of it, points of one; the optimiser goes on from what it had.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -60,7 +60,6 @@ _subspace = lru_cache(maxsize=MAX_SUBSPACES)(subspace)  # they hold no numbers, 
 @dataclass(frozen=True)
 class Intrinsic(Method[IntrinsicServer]):
     """`refresh`: 0 never changes A, "epoch" changes it after every epoch, N after every N rounds.
-
     `unbiased` is the paper's convention, theta -= lr A A^T v. The default steps along an orthonormal basis,
     theta -= lr (d/D) A A^T v, so that rates compare with those of uncompressed training.
     """
@@ -201,13 +200,24 @@ class Intrinsic(Method[IntrinsicServer]):
     def compress(
         self, private: Private | None, v: Tensor, model: Model, key: Key
     ) -> tuple[Private | None, Payload]:
-        k = self.route(key)
-        coordinates = self.matrix(v.numel(), model.stage, k).project(v)
+        return private, self.compress_many(v[None], model, [key])[0]
+
+    def compress_many(self, vs: Tensor, model: Model, keys: Sequence[Key]) -> list[Payload]:
+        """One pass over the updates of each subspace."""
+        routes, xs = [self.route(key) for key in keys], torch.empty(len(keys), self.dim)
+        for k in set(routes):
+            rows = [i for i, route in enumerate(routes) if route == k]
+            A = self.matrix(vs.shape[1], model.stage, k)
+            xs[rows] = A.project_many(vs if len(rows) == len(vs) else vs[rows])
+        return [
+            wire.payload([self._up(x, key)], stage=model.stage, route=k, key=key)
+            for x, k, key in zip(xs, routes, keys, strict=True)
+        ]
+
+    def _up(self, x: Tensor, key: Key) -> Block:
         if self.up_bits == PLAIN_BITS:
-            block = wire.block(coordinates, self.uplink, key)
-        else:
-            block = lattice.dithered(coordinates, key, lattice.step_of(coordinates, self.up_bits))
-        return private, wire.payload([block], stage=model.stage, route=k, key=key)
+            return wire.block(x, self.uplink, key)
+        return lattice.dithered(x, key, lattice.step_of(x, self.up_bits))
 
     def upload_numbers(self, D: int) -> int:
         return self.dim
@@ -233,12 +243,7 @@ class Intrinsic(Method[IntrinsicServer]):
         version = server.version + 1
         trail, sigma = self.down.publish(server.trail, exact, version, server.stage, round.period)
         server = replace(server, version=version, exact=exact, sigma=sigma, optimiser=state, trail=trail)
-        return self._fold(server, round) if self._due(server, round) else server
-
-    def _due(self, server: IntrinsicServer, round: RoundInfo) -> bool:
-        if self.refresh == "epoch":  # the second half catches up after an empty last round
-            return round.epoch_end or round.epoch > server.epoch
-        return 0 < int(self.refresh) <= server.version - server.log.starts[-1]
+        return self._fold(server, round) if server.due(self.refresh, round) else server
 
     def _fold(self, server: IntrinsicServer, round: RoundInfo) -> IntrinsicServer:
         """Finish a stage: base takes A Sigma in, the log takes Sigma, new coordinates start at zero."""

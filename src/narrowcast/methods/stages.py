@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from narrowcast.methods.base import Server
+from narrowcast.methods.base import RoundInfo, Server
 from narrowcast.methods.downlinks import Trail
 from narrowcast.methods.logs import Log
 from narrowcast.methods.optimisers import State
@@ -26,3 +26,9 @@ class IntrinsicServer(Server):
     @property
     def stage(self) -> int:
         return self.log.stage
+
+    def due(self, refresh: str | int, round: RoundInfo) -> bool:
+        """Whether the stage ends with this round, that the server has just taken a step of."""
+        if refresh == "epoch":  # the second half catches up after an empty last round
+            return round.epoch_end or round.epoch > self.epoch
+        return 0 < int(refresh) <= self.version - self.log.starts[-1]

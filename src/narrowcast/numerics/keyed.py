@@ -46,8 +46,7 @@ def derive(key: Key, purpose: Purpose, a: int = 0, b: int = 0) -> Key:
     """A new key for (purpose, a, b): a below 2^64, b below 2^31 (above lie the streams)."""
     if not (0 <= key <= MASK64 and 0 <= a <= MASK64 and 0 <= b <= MASK31):
         raise ValueError(f"derive takes 0 <= key, a < 2^64 and 0 <= b < 2^31, got key={key}, a={a}, b={b}")
-    w = philox((int(purpose), a & MASK32, a >> 32, b), key)
-    return w[0] | w[1] << 32
+    return int(_k.derived(int(purpose), a & MASK32, a >> 32, b, key & MASK32, key >> 32))
 
 
 def derive_many(key: Key, purpose: Purpose, a: int, b: NDArray[np.int64]) -> list[Key]:

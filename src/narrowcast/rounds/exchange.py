@@ -99,6 +99,17 @@ def send_up(
     return private, seal(round, payload, weight)
 
 
+def send_many(
+    method: Method[Any], vs: Tensor, model: Model, round: Round, clients: list[int], weights: list[int]
+) -> list[bytes]:
+    """`send_up` of many clients who keep nothing, vs (W, D): all of them, or an error, whosever it is."""
+    if not all_finite(vs.view(-1)):
+        raise WireError("an update has a NaN or an infinity")
+    with own_settings(threads=1):
+        payloads = method.compress_many(vs, model, [round.client_key(client) for client in clients])
+    return [seal(round, payload, weight) for payload, weight in zip(payloads, weights, strict=True)]
+
+
 def receive_up(
     method: Method[Any],
     acc: Accumulator,

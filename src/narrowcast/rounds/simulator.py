@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,14 @@ import torch
 from torch import Tensor
 
 from narrowcast.errors import Diverged
-from narrowcast.methods.base import Accumulator, Method, capped
+from narrowcast.methods.base import Accumulator, Method, Private, capped
 from narrowcast.numerics.keyed import Key
 from narrowcast.numerics.process import own_settings
 from narrowcast.rounds import exchange, rates
 from narrowcast.rounds.clock import LATE, Clock, Times
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
-from narrowcast.rounds.local import Group, Local, client_updates, summed_update
+from narrowcast.rounds.local import Group, Local, cohort_updates, summed_update
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.store import ClientStore
@@ -159,31 +160,52 @@ class Simulation(Training):
     ) -> tuple[Accumulator, float, float]:
         """Clients as a server meets them: what one sends may be refused, and is then counted as dropped."""
         losses, weight, seen, lost = 0.0, 0.0, set[int](), self.store.lost
-        updates = client_updates(self.task, work.theta, group, work.local, work.augment)
-        for (client, _), (loss, v) in zip(group, updates, strict=True):
-            self._check(loss, work.round)
-            claim = self._weight(client)
-            try:
-                private, data = exchange.send_up(
-                    self.method, self.store.get(client), v, self._client, work.round, client, claim
-                )
+        clients = (client for client, _ in group)
+        for chunk, vs in cohort_updates(self.task, work.theta, group, work.local, work.augment):
+            for loss in chunk:
+                self._check(loss, work.round)
+            members = list(islice(clients, len(chunk)))
+            for client, loss, sent in zip(members, chunk, self._uploads(work, members, vs), strict=True):
+                claim = self._weight(client)
+                private, data = (None, b"") if sent is None else sent
                 if not work.times.uploaded(client, len(data)):
                     record.dropped[LATE] = record.dropped.get(LATE, 0) + 1
                     continue
                 record.up += len(data)
-                acc = exchange.receive_up(self.method, acc, data, work.round, client, seen, claim)
-            except (WireError, FormatError):
-                record.dropped["refused"] = record.dropped.get("refused", 0) + 1
-                continue
-            if private is not None:
-                self.store.put(client, private)
-            record.clients += 1
-            losses += loss * capped(claim)
-            weight += capped(claim)
+                try:
+                    acc = exchange.receive_up(self.method, acc, data, work.round, client, seen, claim)
+                except (WireError, FormatError):  # that of no bytes too
+                    record.dropped["refused"] = record.dropped.get("refused", 0) + 1
+                    continue
+                if private is not None:
+                    self.store.put(client, private)
+                record.clients += 1
+                losses += loss * capped(claim)
+                weight += capped(claim)
         record.lost = self.store.lost - lost
         if group and not weight and LATE not in record.dropped:
             raise Diverged(f"every update of round {work.round.number + 1} was refused: lower --lr")
         return acc, losses, weight
+
+    def _uploads(
+        self, work: Work, clients: list[int], vs: Tensor
+    ) -> Iterator[tuple[Private | None, bytes] | None]:
+        """What each of these clients keeps and sends; None: its update cannot be sent."""
+        weights = [self._weight(client) for client in clients]
+        if not self.method.stateful:
+            try:
+                sent = exchange.send_many(self.method, vs, self._client, work.round, clients, weights)
+                yield from ((None, data) for data in sent)
+                return
+            except (WireError, FormatError):
+                pass  # somebody's: the others send theirs
+        for client, v, weight in zip(clients, vs, weights, strict=True):
+            try:
+                yield exchange.send_up(
+                    self.method, self.store.get(client), v, self._client, work.round, client, weight
+                )
+            except (WireError, FormatError):
+                yield None
 
     def _check(self, loss: float, round: Round) -> None:
         if not math.isfinite(loss):

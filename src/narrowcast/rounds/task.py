@@ -35,7 +35,7 @@ class Batch(NamedTuple):
 
 
 class Task(Protocol):
-    """Inherit from it to get `gradients` and `walk`, which are made of `gradient`.
+    """Inherit from it to get `gradients`, `gradient_rows` and `walk`, which are made of `gradient`.
 
     A function that returns one is a task for the command too: `narrowcast run package.module:function`.
 
@@ -73,6 +73,10 @@ class Task(Protocol):
     def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
         """Each batch's own objective and gradient, in order; a gradient is valid until the next."""
         return (self.gradient(theta, batch) for batch in batches)
+
+    def gradient_rows(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[list[float], Tensor]]:
+        """`gradients`, as many at once as is quickest: (objectives, a gradient a row (C, D)), C >= 1."""
+        return (([loss], v[None]) for loss, v in self.gradients(theta, batches))
 
     def walk(
         self, theta: Tensor, walks: Iterable[Sequence[Batch]], rate: float, prox: float

@@ -59,6 +59,19 @@ class Subspace(ABC):
         self._project(self._vector("g", g, self.D), y.numpy())
         return y
 
+    def project_many(self, gs: Tensor, out: Tensor | None = None) -> Tensor:
+        """A^T g of every row, (W, D) -> (W, d): bit for bit what `project` makes of each."""
+        if gs.ndim != 2 or gs.shape[1] != self.D or (out is not None and out.shape != (len(gs), self.d)):
+            there = "" if out is None else f" into {tuple(out.shape)}"
+            raise ValueError(
+                f"gs must have a vector a row, (W, {self.D}), for (W, {self.d}), got {tuple(gs.shape)}{there}"
+            )
+        count, flat = len(gs), gs.reshape(-1)
+        y = self._result(None if out is None else out.view(-1), count * self.d, flat)
+        rows = self._vector("gs", flat, count * self.D).reshape(count, self.D)
+        self._project_many(rows, y.numpy().reshape(count, self.d))
+        return y.view(count, self.d)
+
     def expand(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """A x, (d,) -> (D,)."""
         y = self._result(out, self.D, x)
@@ -79,6 +92,10 @@ class Subspace(ABC):
 
     @abstractmethod
     def _project(self, g: Floats, out: Floats) -> None: ...
+
+    def _project_many(self, gs: Floats, out: Floats) -> None:
+        for g, row in zip(gs, out, strict=True):
+            self._project(g, row)
 
     @abstractmethod
     def _add_expanded(self, base: Floats, x: Floats, out: Floats) -> None:

@@ -13,6 +13,7 @@ orthogonal A. E[A A^T] = I because the signs B are independent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Self
 
@@ -30,6 +31,13 @@ from narrowcast.subspaces.base import Floats, Subspace, SubspaceSpec
 SCALES = np.array([1.0 / np.sqrt(2.0**k) for k in range(7)], np.float32)
 MOST_SHARDS = 32
 STREAM = 1 << 22  # numbers from which a result is written past the caches: it would not stay in them
+
+
+def _zeros(memory: Floats, *shape: int) -> Floats:
+    """In the beginning of the memory."""
+    found = memory[: math.prod(shape)].reshape(shape)
+    found[:] = 0
+    return found
 
 
 def floor_power_of_two(x: int) -> int:
@@ -83,17 +91,28 @@ class Rotation(Subspace):
             base = out
 
     def _project(self, g: Floats, out: Floats) -> None:
-        edges_acc = np.zeros((1 if self.strips else self.shards, self.d), np.float32)
-        first, count = self.edge
-        rest = (first, count, edges_acc, g, SCALES, self.D, self.n, self.V, *self._bits)
-        pool.run(edges.project_blocks, len(edges_acc), *rest)
-        edges_acc.sum(axis=0, out=out)
+        self._project_many(g[None], out[None])
+
+    def _project_many(self, gs: Floats, out: Floats) -> None:
+        """A few rows in one pass over memory: signs and windows are made once for them."""
+        few = -(-len(gs) // max(1, -(-len(gs) // tiles.TOGETHER)))  # of groups of about one size
+        memory = np.empty(self.shards * few * (self.d + self.n * self.V), np.float32)
+        for first in range(0, len(gs), max(1, few)):
+            self._project_few(gs[first : first + few], out[first : first + few], memory)
+
+    def _project_few(self, gs: Floats, out: Floats, memory: Floats) -> None:
+        acc = _zeros(memory, 1 if self.strips else self.shards, len(gs), self.d)
+        rest = (*self.edge, acc, gs, SCALES, self.D, self.n, self.V, *self._bits)
+        pool.run(edges.project_blocks, len(acc), *rest)
+        for w, y in enumerate(out):  # row by row: how NumPy adds depends on the shape
+            acc[:, w].sum(axis=0, out=y)
         if self.strips:
             window = self.n * self.V
-            acc = np.zeros((self.shards, self.d + window), np.float32)
-            pool.run(tiles.project_shards, self.shards, acc, g, self.strips, self.n, self.d, *self._bits)
-            scale = SCALES[self.n.bit_length() - 1]
-            pool.run(tiles.add_shards, -(-self.d // STRIP), out, acc, window, scale, grain=16)
+            acc = _zeros(memory, self.shards, len(gs), self.d + window)
+            shape = (gs, self.strips, self.n, self.d, *self._bits)
+            pool.run(tiles.project_shards, self.shards, acc, *shape)
+            parts, scale = len(gs) * -(-self.d // STRIP), SCALES[self.n.bit_length() - 1]
+            pool.run(tiles.add_shards, parts, out, acc, window, scale, grain=16)
 
     def blocks(self) -> Iterator[tuple[int, int, int, int]]:
         """(first parameter, rows, lanes, window start) of every block: whole tiles, then the remainder."""

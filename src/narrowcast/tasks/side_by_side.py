@@ -21,6 +21,8 @@ from narrowcast.numerics.flat import Layout
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 Back = Callable[[Tensor], Tensor | None]  # gradient at a layer's outputs -> at its inputs, if anyone asks
+Linear = Callable[[nn.Linear, Tensor, bool], tuple[Tensor, Back]]  # (layer, inputs, is it the first?)
+Objective = Callable[[Tensor], Tensor]  # (C, B, outputs) -> (C,) losses
 
 
 def plain_layers(module: nn.Module) -> list[nn.Module]:
@@ -42,24 +44,76 @@ def _flattened(module: nn.Module) -> list[nn.Module]:
 
 @torch.no_grad()
 def sgd_step(
-    layers: list[nn.Module],
-    layout: Layout,
-    here: Tensor,
-    x: Tensor,
-    objective: Callable[[Tensor], Tensor],
-    rate: float,
+    layers: list[nn.Module], layout: Layout, here: Tensor, x: Tensor, objective: Objective, rate: float
 ) -> Tensor:
-    """Row c of here (C, D) takes a step on x[c] (B, inputs), in place; the losses before it, (C,).
+    """Row c of here (C, D) takes a step on x[c] (B, inputs), in place; the losses before it, (C,)."""
+    weights = iter(_by_layer(here, layout))
 
-    `objective` maps outputs (C, B, outputs) to the losses (C,).
+    def linear(layer: nn.Linear, x: Tensor, first: bool) -> tuple[Tensor, Back]:
+        weight, *biases = islice(weights, len(list(layer.parameters())))
+
+        def back(g: Tensor) -> Tensor | None:
+            before = None if first else torch.bmm(g, weight)
+            weight.baddbmm_(g.mT, x, alpha=-rate)
+            for bias in biases:
+                bias.sub_(g.sum(1), alpha=rate)
+            return before
+
+        y = torch.bmm(x, weight.mT)
+        for bias in biases:
+            y += bias[:, None]
+        return y, back
+
+    return _there_and_back(layers, x, objective, linear)
+
+
+class Factors:
+    """The gradients of C clients on x (C, B, inputs), all at the layers' own weights, before they are made.
+
+    All rows go through the one set of weights together. A client's gradient of a weight is g^T x, of its own
+    inputs x (B, inputs) and the gradient g (B, outputs) at its outputs: D numbers from few, made where and
+    when they are asked for. `losses` (C,).
     """
-    parts = torch.split(here, [math.prod(shape) for shape in layout.shapes], dim=1)
-    weights = iter([part.view(len(here), *shape) for part, shape in zip(parts, layout.shapes, strict=True)])
+
+    @torch.no_grad()
+    def __init__(self, layers: list[nn.Module], layout: Layout, x: Tensor, objective: Objective) -> None:
+        self._layout, self._factors = layout, list[tuple[Tensor, Tensor | None]]()
+
+        def linear(layer: nn.Linear, x: Tensor, first: bool) -> tuple[Tensor, Back]:
+            place = len(self._factors)
+            self._factors += [(x, None)] * len(list(layer.parameters()))
+
+            def back(g: Tensor) -> Tensor | None:
+                for i, _ in enumerate(layer.parameters(), place):
+                    self._factors[i] = g, x if i == place else None
+                return None if first else g @ layer.weight
+
+            return layer(x), back
+
+        self.losses = _there_and_back(layers, x, objective, linear)
+
+    def fill(self, out: Tensor, first: int) -> None:
+        """Row i of out (R, D) becomes the gradient of client first + i."""
+        part = slice(first, first + len(out))
+        for place, (g, x) in zip(_by_layer(out, self._layout), self._factors, strict=True):
+            if x is None:  # a bias
+                torch.sum(g[part], 1, out=place)
+            else:
+                place.baddbmm_(g[part].mT, x[part], beta=0)
+
+
+def _by_layer(rows: Tensor, layout: Layout) -> list[Tensor]:
+    """(C, D) as views (C, *shape), one a parameter."""
+    parts = torch.split(rows, [math.prod(shape) for shape in layout.shapes], dim=1)
+    return [part.view(len(rows), *shape) for part, shape in zip(parts, layout.shapes, strict=True)]
+
+
+def _there_and_back(layers: list[nn.Module], x: Tensor, objective: Objective, linear: Linear) -> Tensor:
+    """x (C, B, inputs) through the layers, and the gradient of the losses (C,), which are returned, back."""
     way_back: list[Back] = []
     for layer in layers:
         if isinstance(layer, nn.Linear):
-            own = list(islice(weights, len(list(layer.parameters()))))
-            x, back = _linear(x, own, rate, first=not any(way_back))
+            x, back = linear(layer, x, not any(way_back))
         else:
             x, back = _elementwise(layer, x)
         way_back.append(back)
@@ -71,22 +125,6 @@ def sgd_step(
         if g is not None:
             g = back(g)
     return losses.detach()
-
-
-def _linear(x: Tensor, own: list[Tensor], rate: float, first: bool) -> tuple[Tensor, Back]:
-    weight = own[0]
-
-    def back(g: Tensor) -> Tensor | None:
-        before = None if first else torch.bmm(g, weight)
-        weight.baddbmm_(g.mT, x, alpha=-rate)
-        for bias in own[1:]:
-            bias.sub_(g.sum(1), alpha=rate)
-        return before
-
-    y = torch.bmm(x, weight.mT)
-    for bias in own[1:]:
-        y += bias[:, None]
-    return y, back
 
 
 def _elementwise(layer: nn.Module, x: Tensor) -> tuple[Tensor, Back]:

@@ -20,15 +20,16 @@ from narrowcast.tasks.examples import Examples as Examples
 from narrowcast.tasks.examples import as_examples
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
-from narrowcast.tasks.side_by_side import in_parts, plain_layers, sgd_step
+from narrowcast.tasks.side_by_side import Factors, in_parts, plain_layers, sgd_step
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> (B,) losses, one an example
 Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of the whole test set
 Augment = Callable[[Tensor, Tensor, Key], Tensor]  # (inputs, example indices, key) -> inputs
 Prepare = Callable[[Tensor], Tensor]  # (stored inputs of a batch) -> what the module takes
+FEW = 16  # examples of a client, whose gradient is then the product of two small matrices
 MOST_AT_ONCE = 50  # clients whose gradients are taken together (docs/performance.md)
 MEMORY_AT_ONCE = 1 << 26  # bytes of their gradients
-CACHE_AT_ONCE = 5 << 20  # bytes of the weights of clients that walk side by side
+CACHE_AT_ONCE = 5 << 20  # bytes of the weights of clients that walk side by side, or of their gradients
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> dict[str, float]:
@@ -110,19 +111,53 @@ class TorchTask(ModuleTask):
             yield self._losses(self.module(x), y) @ batch.weight[part]
 
     def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
-        """By torch.func over chunks of equal-sized batches that fit in memory; big models one by one."""
+        for losses, rows in self.gradient_rows(theta, batches):
+            yield from zip(losses, rows, strict=True)
+
+    def gradient_rows(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[list[float], Tensor]]:
+        """Chunks of equal-sized batches: few examples of a plain stack of layers by their products, others by
+        torch.func; those that are alone, or too large for company, one by one."""
         fits = min(MOST_AT_ONCE, MEMORY_AT_ONCE // (4 * self.layout.size))
         for (examples, _), same in groupby(batches, key=lambda batch: (len(batch.index), batch.key)):
             at_once = max(1, min(fits, self.chunk // max(1, examples)))
             while chunk := list(islice(same, at_once)):
-                try:
-                    vmapped = self._vmap and not self.draws and len(chunk) > 1
-                    rows = list(self._by_vmap(theta, chunk)) if vmapped else []
-                except RuntimeError:  # not every module can be vmapped: .item(), in-place tricks
-                    self._vmap, rows = False, []
-                yield from rows or (self.gradient(theta, batch) for batch in chunk)
+                if len(chunk) > 1 and examples <= FEW and self._stacked:
+                    yield from self._by_factors(theta, chunk)
+                elif len(chunk) > 1 and (many := self._by_vmap(theta, chunk)):
+                    yield many
+                else:
+                    ones = (self.gradient(theta, batch) for batch in chunk)
+                    yield from (([loss], v[None]) for loss, v in ones)
 
-    def _by_vmap(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
+    @property
+    def _stacked(self) -> bool:
+        """Whether the module is a plain stack of layers over vectors, and clients can share a batch."""
+        return bool(self._layers) and self.separable and self._inputs(self._train[0][:1]).ndim == 2
+
+    def _by_factors(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[list[float], Tensor]]:
+        """As many rows at a time as a processor's cache holds."""
+        self.flat.load(theta)
+        x, y = self._examples(torch.as_tensor(np.concatenate([b.index for b in batches])), batches[0].key)
+        objective = partial(self._weighted, y, torch.stack([batch.weight for batch in batches]))
+        made = Factors(self._layers, self.layout, x.view(len(batches), -1, x.shape[1]), objective)
+        losses = made.losses.tolist()
+        rows = torch.empty(max(1, min(len(batches), CACHE_AT_ONCE // (4 * self.layout.size))), len(theta))
+        for first in range(0, len(batches), len(rows)):
+            rows = rows[: len(batches) - first]
+            made.fill(rows, first)
+            yield losses[first : first + len(rows)], rows
+
+    def _by_vmap(self, theta: Tensor, batches: list[Batch]) -> tuple[list[float], Tensor] | None:
+        """None: not every module can be vmapped (.item(), in-place tricks)."""
+        if not self._vmap or self.draws:
+            return None
+        try:
+            return self._vmapped(theta, batches)
+        except RuntimeError:
+            self._vmap = False
+            return None
+
+    def _vmapped(self, theta: Tensor, batches: list[Batch]) -> tuple[list[float], Tensor]:
         index = torch.as_tensor(np.concatenate([batch.index for batch in batches]))
         x, y = self._examples(index, batches[0].key)
         count = len(batches)
@@ -137,19 +172,20 @@ class TorchTask(ModuleTask):
         gradients, losses = each(
             theta, x.reshape(count, -1, *x.shape[1:]), y.reshape(count, -1, *y.shape[1:]), weight
         )
-        yield from zip(losses.tolist(), gradients, strict=True)
+        return losses.tolist(), gradients
 
     def __init_subclass__(cls, **more: Any) -> None:
-        """Whoever changes the gradient, and not the walk, gets the walk that is made of it."""
+        """Whoever changes the gradient, and not what is made of it here, gets what is made of it anywhere."""
         super().__init_subclass__(**more)
-        if "gradient" in vars(cls) and "walk" not in vars(cls):
-            cls.walk = Task.walk  # type: ignore[method-assign]
+        for name in ("gradients", "gradient_rows", "walk"):
+            if "gradient" in vars(cls) and name not in vars(cls):
+                setattr(cls, name, getattr(Task, name))
 
     def walk(
         self, theta: Tensor, walks: Iterable[Sequence[Batch]], rate: float, prox: float
     ) -> Iterator[tuple[float, Tensor]]:
         """Clients with equally many examples side by side, where the module is a plain stack of layers."""
-        if not self._layers or self._inputs(self._train[0][:1]).ndim != 2:
+        if not self._stacked:
             yield from super().walk(theta, walks, rate, prox)
             return
         for size, same in groupby(walks, key=lambda batches: len(batches[0].index)):

@@ -40,11 +40,12 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the study. `config.lr` is the centre of its grid."""
+    """One line of the study. `config.lr` is the centre of its grid, or its rate where that is known."""
 
     name: str
     config: RunConfig
     settings: dict[str, Any]  # what the row says beside its name, method and rate
+    tuned: bool = False  # in another study of the same task: the rate is the one it says
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,10 @@ def parse(table: dict[str, Any], path: str) -> Study:
 
 
 def _row(where: str, shared: dict[str, Any], run: dict[str, Any]) -> Row:
-    own = {k: v for k, v in run.items() if k != "name"}  # a name is for readers: it changes no run
+    own = {k: v for k, v in run.items() if k not in ("name", "tuned")}  # a name is for readers alone
+    tuned = run.get("tuned", False)
+    if not isinstance(tuned, bool):
+        raise ConfigError(f"{where}: tuned is true or false, got {tuned!r}")
     if wrong := {"seed", "validation", "threads"} & {*shared, *own}:
         raise ConfigError(f"{where}: {', '.join(sorted(wrong))} are the study's to set")
     if "lr" not in own:
@@ -121,13 +125,13 @@ def _row(where: str, shared: dict[str, Any], run: dict[str, Any]) -> Row:
         config = make_config({**shared, **own, "threads": 1})
         refuse_unused(own, config)
     settings = {k: v for k, v in own.items() if k not in ("method", "lr")}
-    return Row(str(run.get("name", config.label)), config, settings)
+    return Row(str(run.get("name", config.label)), config, settings, tuned)
 
 
 def follow(study: Study, row: Row, attempt: Attempt, began: Began, tune_only: bool = False) -> Outcome:
     """Tune the row, then run it over the seeds, at lower rates while any of them goes wrong."""
     trials: dict[float, float] = {}
-    tuned = _tuned(study, row, attempt, trials) if study.tuning else row.config.rate
+    tuned = _tuned(study, row, attempt, trials) if study.tuning and not row.tuned else row.config.rate
     if tune_only or tuned is None:
         return Outcome(row, trials, tuned, tuned, [], {}, {})
     rate, diverged = tuned, dict[float, int]()

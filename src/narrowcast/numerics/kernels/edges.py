@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, uint32
 
-from narrowcast.numerics.kernels.butterfly import STRIP
+from narrowcast.numerics.kernels.butterfly import ROWS, STRIP
 from narrowcast.numerics.kernels.philox import SIGN, flip, stream_block
 from narrowcast.numerics.kernels.tiles import COLUMN, ROW, window
 
@@ -58,9 +58,9 @@ def block_transform(s, rows, lanes):
     h = 1
     while h < rows:
         for i in range(0, rows, 2 * h):
-            for q in range(i * lanes, (i + h) * lanes):
-                a, b = s[q], s[q + h * lanes]
-                s[q], s[q + h * lanes] = a + b, a - b
+            x, y = s[i * lanes : (i + h) * lanes], s[(i + h) * lanes : (i + 2 * h) * lanes]
+            for q in range(x.size):
+                x[q], y[q] = x[q] + y[q], x[q] - y[q]
         h *= 2
 
 
@@ -86,21 +86,37 @@ def expand_blocks(start, stop, first, out, base, x, scales, D, n, V, rho, k0, k1
 
 
 @njit(nogil=True, cache=True)
-def project_blocks(start, stop, first, count, acc, g, scales, D, n, V, rho, k0, k1, tiles, bits, mask, keys):
-    """acc[s] += A^T g over the blocks of shard s, out of `count` blocks from `first` on."""
-    s = np.empty(STRIP, np.float32)
+def project_blocks(start, stop, first, count, acc, gs, scales, D, n, V, rho, k0, k1, tiles, bits, mask, keys):
+    """acc[s, w] += A^T gs[w] over the blocks of shard s, of `count` from `first` on, for all rows w."""
+    buffer = np.empty(STRIP, np.float32)
+    signs = np.empty(STRIP, np.uint32)
+    row_signs = np.empty(ROWS, np.uint32)
     cache = np.full(5, -1, np.int64)
-    shards, d = acc.shape
+    shards, _, d = acc.shape
     for shard in range(start, stop):
         for b in range(first + count * shard // shards, first + count * (shard + 1) // shards):
             o, rows, lanes, w = place(b, D, d, n, V, rho, tiles, bits, mask, keys)
             level = 0
             while (1 << level) < rows:
                 level += 1
-            for q in range(rows * lanes):
-                s[q] = flip(g[o + q], column_sign(o + q, V, cache, k0, k1))
-            block_transform(s, rows, lanes)
+            s = buffer[: rows * lanes]
+            for q in range(s.size):
+                signs[q] = column_sign(o + q, V, cache, k0, k1)
             for i in range(rows):
-                m = row_sign(o // V + i, k0, k1)
-                for q in range(i * lanes, (i + 1) * lanes):
-                    acc[shard, (w + q) % d] += flip(s[q], m) * scales[level]
+                row_signs[i] = row_sign(o // V + i, k0, k1)
+            whole = min(s.size, d - w)  # the rest of the window is at the beginning
+            for c in range(len(gs)):
+                y = gs[c, o : o + s.size]
+                for q in range(s.size):
+                    s[q] = flip(y[q], signs[q])
+                block_transform(s, rows, lanes)
+                for i in range(rows):
+                    x = s[i * lanes : (i + 1) * lanes]
+                    for j in range(x.size):
+                        x[j] = flip(x[j], row_signs[i]) * scales[level]
+                there = acc[shard, c, w : w + whole]
+                for q in range(whole):
+                    there[q] += s[q]
+                rest, there = s[whole:], acc[shard, c, : s.size - whole]
+                for q in range(rest.size):
+                    there[q] += rest[q]

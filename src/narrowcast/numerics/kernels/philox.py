@@ -61,6 +61,13 @@ def fill_words(start, stop, out, first, stream, k0, k1):
 
 
 @njit(nogil=True, cache=True)
+def derived(purpose, a0, a1, b, k0, k1):
+    """The key derived for (purpose, a, b)."""
+    w = philox(uint32(purpose), uint32(a0), uint32(a1), uint32(b), uint32(k0), uint32(k1))
+    return uint64(w[0]) | uint64(w[1]) << uint64(32)
+
+
+@njit(nogil=True, cache=True)
 def fill_derived(start, stop, out, purpose, a0, a1, b, k0, k1):
     """out[i] = the key derived for (purpose, a, b[i]): `keyed.derive` for many b."""
     for i in range(start, stop):

@@ -16,6 +16,8 @@ from narrowcast.numerics.kernels.philox import SIGN, flip, permute_below, stream
 from narrowcast.numerics.purposes import Purpose
 
 WORDS = 2 * LANES  # column words of a strip
+TOGETHER = 8  # vectors that are projected together
+AHEAD = 16  # strips whose signs are made at once for them
 COLUMN = np.uint32(Purpose.SIGNS_COLUMN)
 ROW = np.uint32(Purpose.SIGNS_ROW)
 
@@ -127,78 +129,103 @@ def expand_strips(start, stop, out, base, stream, xs, n, d, rhos, k0s, k1s, tile
         fence()
 
 
-@njit(nogil=True, cache=True)
-def project_shards(start, stop, acc, g, strips, n, d, rho, k0, k1, tiles, bits, mask, keys):
-    """acc[s] += sqrt(n) A^T g over the strips of shard s, for shards start .. stop.
+@njit(inline="always")
+def signed_far8(s, y, words):
+    """The signs B of a strip y and the levels h = 8, 16, 32, into s."""
+    for i in range(8):
+        for j in range(LANES):
+            p = i * LANES + j
+            lo = words[j] << uint32(7 - i)
+            hi = words[LANES + j] << uint32(7 - i)
+            v = eight(
+                flip(y[p], (lo << uint32(24)) & SIGN),
+                flip(y[p + 8 * LANES], (lo << uint32(16)) & SIGN),
+                flip(y[p + 16 * LANES], (lo << uint32(8)) & SIGN),
+                flip(y[p + 24 * LANES], lo & SIGN),
+                flip(y[p + 32 * LANES], (hi << uint32(24)) & SIGN),
+                flip(y[p + 40 * LANES], (hi << uint32(16)) & SIGN),
+                flip(y[p + 48 * LANES], (hi << uint32(8)) & SIGN),
+                flip(y[p + 56 * LANES], hi & SIGN),
+            )
+            s[p] = v[0]
+            s[p + 8 * LANES] = v[1]
+            s[p + 16 * LANES] = v[2]
+            s[p + 24 * LANES] = v[3]
+            s[p + 32 * LANES] = v[4]
+            s[p + 40 * LANES] = v[5]
+            s[p + 48 * LANES] = v[6]
+            s[p + 56 * LANES] = v[7]
 
-    acc has d + n V columns: the last n V are the wrapped ends of windows, to be folded onto the first.
+
+@njit(nogil=True, cache=True)
+def project_shards(start, stop, acc, gs, strips, n, d, rho, k0, k1, tiles, bits, mask, keys):
+    """acc[s, w] += sqrt(n) A^T gs[w] over the strips of shard s, for shards start .. stop and all rows w.
+
+    The signs and windows of AHEAD strips are made once for all rows; what is added to acc[s, w], and in which
+    order, does not depend on the other rows. acc has d + n V columns: the last n V are the wrapped ends of
+    windows, to be folded onto the first.
     """
     s = np.empty(STRIP, np.float32)
     words = np.empty(WORDS, np.uint32)
+    signs = np.empty((AHEAD, WORDS), np.uint32)
+    places = np.empty((AHEAD, ROWS), np.int64)
+    rows = np.empty(AHEAD, np.uint64)
     shards = acc.shape[0]
     for shard in range(start, stop):
-        a = acc[shard]
-        for t in range(strips * shard // shards, strips * (shard + 1) // shards):
-            column_words(t, words, k0, k1)
-            rows = row_bits(t, k0, k1)
-            y = g[t * STRIP : (t + 1) * STRIP]
-            if n == ROWS:
-                for i in range(8):
-                    for j in range(LANES):
-                        p = i * LANES + j
-                        lo = words[j] << uint32(7 - i)
-                        hi = words[LANES + j] << uint32(7 - i)
-                        v = eight(
-                            flip(y[p], (lo << uint32(24)) & SIGN),
-                            flip(y[p + 8 * LANES], (lo << uint32(16)) & SIGN),
-                            flip(y[p + 16 * LANES], (lo << uint32(8)) & SIGN),
-                            flip(y[p + 24 * LANES], lo & SIGN),
-                            flip(y[p + 32 * LANES], (hi << uint32(24)) & SIGN),
-                            flip(y[p + 40 * LANES], (hi << uint32(16)) & SIGN),
-                            flip(y[p + 48 * LANES], (hi << uint32(8)) & SIGN),
-                            flip(y[p + 56 * LANES], hi & SIGN),
-                        )
-                        s[p] = v[0]
-                        s[p + 8 * LANES] = v[1]
-                        s[p + 16 * LANES] = v[2]
-                        s[p + 24 * LANES] = v[3]
-                        s[p + 32 * LANES] = v[4]
-                        s[p + 40 * LANES] = v[5]
-                        s[p + 48 * LANES] = v[6]
-                        s[p + 56 * LANES] = v[7]
-                near8(s)
-            else:
-                for r in range(ROWS):
-                    for j in range(LANES):
-                        p = r * LANES + j
-                        s[p] = flip(y[p], (words[(r // 32) * LANES + j] << uint32(31 - r % 32)) & SIGN)
-                transform(s, n)
-            for m in range(ROWS // n):
-                w = window(t * (ROWS // n) + m, n * LANES, d, rho, tiles, bits, mask, keys)
-                for i in range(n):
-                    mask_i = row_mask(rows, m * n + i)
-                    x = a[w + i * LANES : w + (i + 1) * LANES]
-                    q = (m * n + i) * LANES
-                    prefetch_row(y, STRIP + q)  # of the next strip
-                    for j in range(LANES):
-                        x[j] += flip(s[q + j], mask_i)
+        last = strips * (shard + 1) // shards
+        for first in range(strips * shard // shards, last, AHEAD):
+            count = min(AHEAD, last - first)
+            for t in range(count):
+                column_words(first + t, words, k0, k1)
+                signs[t] = words
+                rows[t] = row_bits(first + t, k0, k1)
+                for m in range(ROWS // n):
+                    tile = (first + t) * (ROWS // n) + m
+                    places[t, m] = window(tile, n * LANES, d, rho, tiles, bits, mask, keys)
+            for w in range(len(gs)):
+                a = acc[shard, w]
+                for t in range(count):
+                    y = gs[w, (first + t) * STRIP : (first + t + 1) * STRIP]
+                    for j in range(WORDS):  # in memory of their own, so that the loops below are vectors
+                        words[j] = signs[t, j]
+                    if n == ROWS:
+                        signed_far8(s, y, words)
+                        near8(s)
+                    else:
+                        for r in range(ROWS):
+                            for j in range(LANES):
+                                p = r * LANES + j
+                                sign = (words[(r // 32) * LANES + j] << uint32(31 - r % 32)) & SIGN
+                                s[p] = flip(y[p], sign)
+                        transform(s, n)
+                    for m in range(ROWS // n):
+                        for i in range(n):
+                            mask_i = row_mask(rows[t], m * n + i)
+                            x = a[places[t, m] + i * LANES : places[t, m] + (i + 1) * LANES]
+                            q = (m * n + i) * LANES
+                            prefetch_row(y, STRIP + q)  # of the next strip
+                            for j in range(LANES):
+                                x[j] += flip(s[q + j], mask_i)
 
 
 @njit(nogil=True, cache=True)
 def add_shards(start, stop, out, acc, wrap, scale):
-    """out += scale * (sum of the shards, their last `wrap` columns folded onto the first), by STRIP."""
-    d = out.size
+    """out[w] += scale * (sum of acc[:, w], its last `wrap` columns folded onto the first), by STRIP."""
+    d = out.shape[1]
+    parts = (d + STRIP - 1) // STRIP
     total = np.empty(STRIP, np.float32)
-    for t in range(start, stop):
+    for unit in range(start, stop):
+        w, t = unit // parts, unit % parts
         first, last = t * STRIP, min((t + 1) * STRIP, d)
         s = total[: last - first]
         s[:] = 0.0
         for shard in range(acc.shape[0]):
-            row = acc[shard, first:last]
+            row = acc[shard, w, first:last]
             for j in range(s.size):
                 s[j] += row[j]
-            for j in range(first, min(last, wrap)):
-                s[j - first] += acc[shard, d + j]
-        y = out[first:last]
+            end = acc[shard, w, d + first : d + min(last, wrap)]
+            for j in range(end.size):
+                s[j] += end[j]
+        y = out[w, first:last]
         for j in range(s.size):
             y[j] += s[j] * scale

@@ -2,7 +2,7 @@
 
 title = "..."
 about = "..."                 what its clients hold and how they come, for the page of results; or left out
-[[figure]]                    kind = "frontier", "curves" or "lines", see `figures`
+[[figure]]                    kind = "frontier", "curves", "lines" (`figures`), "narrow" or "bits" (`bits`)
 [[claim]], [[published]]      what is to be judged, and the paper's own rows, see `claims`
 [small]                       a study (see `narrowcast_studies.study`) that this machine can run; its rows are
                               run in the order of the file, and `about` may stand here too
@@ -34,9 +34,10 @@ SMOKE_ROUNDS = 2
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A picture. `rows` restricts it to some rows, by name."""
 
-    kind: Literal["frontier", "curves", "lines"]
+    kind: Literal["frontier", "curves", "lines", "narrow", "bits"]
     x: str = "bytes"  # frontier: bytes or compression; lines: a setting, such as dim
     by: str = "method"  # lines: what the lines are; "name": the rows' names up to " @ "
+    within: Annotated[float, Meta(ge=0)] = 0.01  # bits: of the best row in float32
     rows: Annotated[list[str], Meta(min_length=1)] | None = None
     name: str = ""  # of the file; the kind, where nothing is said
     title: str = ""  # the experiment's, where nothing is said

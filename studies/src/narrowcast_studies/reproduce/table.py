@@ -125,9 +125,15 @@ def _tuning(t: Tuning, outcomes: list[Outcome], metric: str) -> list[str]:
         f"{t.most} at most. {metric.capitalize()} on the held-out part; the chosen rate is bold. Where a "
         "final run diverged at it, or ended worse than the untrained model, all seeds were run again at the "
         "next lower rate of the grid: the table above has the rate given up in brackets, with the number of "
-        "such runs.",
-        markdown_table(["method", "lr: result"], [_sweep(o) for o in outcomes], left=2),
+        "such runs." + _earlier(outcomes),
+        markdown_table(["method", "lr: result"], [_sweep(o) for o in outcomes if o.trials], left=2),
     ]
+
+
+def _earlier(outcomes: list[Outcome]) -> str:
+    """Rows whose rate another study tuned."""
+    names = [o.row.name for o in outcomes if o.row.tuned]
+    return f" Tuned so in another experiment of this task: {', '.join(names)}." * bool(names)
 
 
 def _untrained(outcomes: list[Outcome], metric: str) -> str:
