@@ -182,5 +182,6 @@ def test_live_follows_a_run_as_it_goes(look: Open, tmp_path: Path) -> None:
         page.until("!!document.querySelector('#frontier .legendtext')")
         assert "a new one" in legend(page, "frontier")
         page.send("Page.navigate", url="about:blank")
+        page.until("location.href === 'about:blank'")
         server.shutdown()
         thread.join()
