@@ -12,6 +12,8 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import FuncFormatter  # noqa: E402
+from matplotlib.transforms import Bbox  # noqa: E402
 
-__all__ = ["Axes", "FuncFormatter", "plt"]
+__all__ = ["Axes", "Bbox", "Figure", "FuncFormatter", "plt"]

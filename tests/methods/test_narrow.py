@@ -14,6 +14,10 @@ from narrowcast.methods.intrinsic import CHANGE
 from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.keyed import Purpose
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.simulator import simulate
+from narrowcast.tasks.partition import iid
+from narrowcast.tasks.torch_task import TorchTask
 from narrowcast.wire import messages as wire
 from narrowcast.wire.codes import lattice
 from narrowcast.wire.codes.lattice import Points
@@ -204,3 +208,21 @@ def test_bits_beside_another_format_or_out_of_range_are_refused():
     ):  # fmt: skip
         with pytest.raises(ValueError, match="bits"):
             method("static", **wrong)
+
+
+@pytest.mark.parametrize("bits", [0.5, 1.5, 4.0])
+@pytest.mark.parametrize(
+    "name", ["static", "time-varying", "k-subspace", "k-subspace-time-varying", "narrow"]
+)
+def test_uploads_take_the_bits_that_were_asked_for(name, bits):
+    """All of the family: within 5 %, what a block has beside its numbers included."""
+    dim, few = 1024, {"subspaces": 2} if "k-subspace" in name else {}
+    x = torch.randn(120, 30, generator=torch.Generator().manual_seed(1))
+    y = x[:, :10].argmax(1)
+    net = torch.nn.Sequential(torch.nn.Linear(30, 60), torch.nn.Tanh(), torch.nn.Linear(60, 10))
+    task = TorchTask(net, train=(x, y), test=(x, y), clients=iid(120, 12))
+    m = method(name, key=3, dim=dim, up_bits=bits, down_bits=4.0, **few)
+    records = list(simulate(task, m, Plan(cohort=6, lr=0.5, epochs=6, key=1)))
+    uploads = sum(record.clients for record in records)
+    numbers = sum(record.up for record in records) - uploads * (wire.HEADER + 3)
+    assert 8 * numbers / (uploads * dim) == pytest.approx(bits, rel=0.05)

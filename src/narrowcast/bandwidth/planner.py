@@ -17,9 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from narrowcast.bandwidth.hours import FLOPS, training
+from narrowcast.bandwidth.visits import lags, stages
 from narrowcast.measure.candidates import largest
 from narrowcast.methods.sizes import shape_of
 from narrowcast.methods.table import METHODS
+from narrowcast.rounds.network import Network
+from narrowcast.rounds.sampling import default_cohort
 
 ROWS = ("uncompressed", "fedavg", "static", "time-varying", "k-subspace", "k-subspace-time-varying")
 NARROW = "narrow"  # a row more, whose bytes are as near as its rate is to the bits asked for
@@ -47,6 +51,7 @@ class PlanRow:
     seconds: float  # both, one after the other
     bytes_all_clients: float  # up and down
     dimensions: int  # of parameter space that training can reach: at most D
+    training_seconds: float | None = None  # of the whole training on a network, where one was asked for
 
 
 def plan(
@@ -65,27 +70,40 @@ def plan(
     up_bits: float | None = None,
     down_bits: float | None = None,
     names: Sequence[str] = ROWS,
+    cohort: int | None = None,
+    refresh: str | int = "epoch",
+    network: Network | None = None,
+    examples: int = 1,
 ) -> list[PlanRow]:
     """The rows, uncompressed first; expected values, exact (up to float64) for independent visits.
 
     `participation` p <= 1: a client comes in each epoch with probability p. Above 1: it comes p times in
-    every epoch. A stage lasts one epoch, which takes somebody to come in its last round. fedavg takes
+    every epoch. A stage lasts one epoch, which takes somebody to come in its last round, or `refresh`
+    rounds, of which an epoch has clients / cohort (by default a tenth of them, at most 100). fedavg takes
     `local_steps` steps a visit and so needs that many times fewer visits for the same local work:
     p E / local_steps of them, which may be a fraction.
     Blocks of 4 GB and more, which no message can have, are counted as if it could. Bits are of the family
-    (None: what each of its methods has by default).
+    (None: what each of its methods has by default). With a `network`, a client computes on so many
+    `examples` a step, and every round lasts until the slowest of those who come is done.
     """
     _at_least_one(params=params, dim=dim, epochs=epochs, clients=clients, local_steps=local_steps)
+    _at_least_one(examples=examples)
     _positive(participation=participation, up_bps=up_bps, down_bps=down_bps)
     if dim > params:
         raise ValueError(f"dim {dim} exceeds the model's {params} parameters: choose a smaller dim")
-    visits = lags(epochs, participation)
+    cohort = default_cohort(clients) if cohort is None else cohort
+    _at_least_one(cohort=cohort)
+    if cohort > clients:
+        raise ValueError(f"a cohort of {cohort} cannot be drawn from {clients} clients")
+    rounds = -(-clients // cohort)
+    every = rounds if refresh == "epoch" else _rounds(refresh)
+    visits, changes = lags(epochs, participation, rounds, every), stages(epochs, rounds, every)
     bits = {name: value for name, value in (("up_bits", up_bits), ("down_bits", down_bits)) if value}
     asked = {"dim": dim, "subspaces": subspaces, "uplink": uplink, "downlink": downlink, **bits}
     rows: list[PlanRow] = []
     for name in names:
         entry = METHODS[name]
-        shape = shape_of(entry.make(**entry.fitting(asked)), params, epochs, local_steps)
+        shape = shape_of(entry.make(**entry.fitting(asked)), params, changes, local_steps)
         messages = math.fsum(visits) / shape.fewer
         sizes = [(n, shape.down(m)) for m, n in enumerate(visits) if n > 0]
         up, down = messages * shape.up.bytes, math.fsum(n * size.bytes for n, size in sizes) / shape.fewer
@@ -109,6 +127,16 @@ def plan(
                 seconds=seconds_up + seconds_down,
                 bytes_all_clients=(up + down) * clients,
                 dimensions=shape.dimensions,
+                training_seconds=None
+                if network is None
+                else training(
+                    network,
+                    epochs * rounds / shape.fewer,
+                    cohort * min(1.0, participation),
+                    down / messages,
+                    shape.up.bytes,
+                    FLOPS * params * examples * shape.fewer,
+                ),
             )
         )
     return rows
@@ -140,20 +168,10 @@ def fitting(budget: int, params: int, epochs: int, subspaces: int = 8, **more: A
     return found
 
 
-def lags(epochs: int, participation: float) -> list[float]:
-    """Entry m: how many downloads a client is expected to get while it lacks m finished stages.
-
-    p <= 1: the gap since the last visit is geometric, so epoch e >= m sees p * p (1-p)^(m-1) of gap m, and a
-    newcomer, who lacks all m stages in epoch m, with p (1-p)^m. Summed over E epochs,
-        p (1-p)^m + (E-m) p^2 (1-p)^(m-1)    (the second term for m >= 1), altogether p E.
-    p > 1: the first visit of an epoch lacks one stage (in the first epoch none), the p - 1 others none.
-    """
-    E, p = epochs, participation
-    if p > 1:
-        return [1 + (p - 1) * E] + ([E - 1.0] if E > 1 else [])
-    absent = 1 - p
-    again = [(E - m) * p * p * absent ** (m - 1) for m in range(1, E)]
-    return [p * absent**m + second for m, second in enumerate([0.0, *again])]
+def _rounds(refresh: str | int) -> int:
+    if not str(refresh).isdigit() or int(refresh) < 1:
+        raise ValueError(f'refresh must be "epoch" or a positive number of rounds, got {refresh!r}')
+    return int(refresh)
 
 
 def _at_least_one(**values: int) -> None:

@@ -24,6 +24,7 @@ COMMANDS: Registry[Any] = Registry(
         "run": "narrowcast.cli.run:run",
         "compare": "narrowcast.cli.compare:compare",
         "show": "narrowcast.cli.show:show",
+        "page": "narrowcast.cli.page:page",
         "methods": "narrowcast.cli.methods:methods",
         "export": "narrowcast.cli.export:export",
         "push": "narrowcast.cli.hub:push",

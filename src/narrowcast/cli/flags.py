@@ -22,6 +22,10 @@ from narrowcast.runs.reading import read_toml
 from narrowcast.runs.words import flag, off
 from narrowcast.tasks.table import TASKS
 
+Track = Annotated[
+    str,
+    typer.Option(help="follow the run with trackers: tensorboard, mlflow, wandb (several: with commas)"),
+]
 METAVARS = {int: "COUNT", str: "NUMBER|auto"}
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from narrowcast.cli.flags import Force, with_run_flags
+from narrowcast.cli.flags import Force, Track, with_run_flags
 from narrowcast.cli.terminal import console, going_on_with, plain_errors
 from narrowcast.errors import ConfigError
 from narrowcast.runs.config import RunConfig
@@ -22,6 +22,7 @@ def run(
         Path | None, typer.Option(help="folder of the run [default: runs/TASK-METHOD-...]")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="go on with the run in this folder")] = None,
+    track: Track = "",
     force: Force = False,
     *,
     flags: dict[str, Any],
@@ -35,10 +36,16 @@ def run(
         from narrowcast.cli.show import show_runs
         from narrowcast.runs.compiling import prepare_kernels
         from narrowcast.runs.progress import RunProgress
+        from narrowcast.runs.tracking import names_of, tracked
 
+        trackers = names_of(track)
         prepare_kernels(console)
-        with going_on_with(lambda: _again(folder)), RunProgress(console) as progress:
-            _drive(config, folder, progress, force)
+        with (
+            going_on_with(lambda: _again(folder)),
+            RunProgress(console) as progress,
+            tracked(trackers, folder, progress) as on_record,
+        ):
+            _drive(config, folder, on_record, force, progress.trial)
         show_runs([folder])
 
 
@@ -49,7 +56,7 @@ def _again(folder: Path) -> str:
     return f"narrowcast run --resume {folder}" if run_folder.is_run(folder) else "the same command"
 
 
-def _drive(config: RunConfig | None, folder: Path, progress: Any, force: bool) -> None:
+def _drive(config: RunConfig | None, folder: Path, on_record: Any, force: bool, on_trial: Any) -> None:
     """Begin the run, or go on with it, on the engine it asks for."""
     from narrowcast.runs import run_folder, runner
 
@@ -60,11 +67,11 @@ def _drive(config: RunConfig | None, folder: Path, progress: Any, force: bool) -
         require("flower-sim")
         from narrowcast.flower import sim
 
-        sim.run(settings, folder, progress, force=force, resume=config is None)
+        sim.run(settings, folder, on_record, force=force, resume=config is None)
     elif config is None:
-        runner.resume(folder, progress)
+        runner.resume(folder, on_record)
     else:
-        runner.start(config, folder, progress, force, on_trial=progress.trial)
+        runner.start(config, folder, on_record, force, on_trial=on_trial)
 
 
 def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:

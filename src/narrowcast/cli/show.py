@@ -20,10 +20,7 @@ def show(
     from narrowcast.runs import run_folder
 
     with plain_errors():
-        folders = []
-        for path in runs:
-            below = sorted(p.parent for p in path.glob(f"*/{run_folder.FACTS}"))
-            folders += [path] if run_folder.is_run(path) or not below else below
+        folders = run_folder.find(runs)
         show_runs(folders, markdown)
         if plot:
             draw_runs(folders, plot)
@@ -54,10 +51,13 @@ def show_runs(folders: list[Path], markdown: bool = False) -> None:
 
 
 def draw_runs(folders: list[Path], to: Path, title: str | None = None) -> None:
-    """The picture of these runs."""
+    """The pictures of these runs: against bytes, and beside it against time, of those on a network."""
     from narrowcast.runs import frontier
     from narrowcast.runs.seeds import pooled
     from narrowcast.runs.summary import summarise
 
-    frontier.draw(pooled([summarise(folder) for folder in folders]), to, title)
-    console.print(f"picture: {to}", highlight=False, soft_wrap=True)
+    summaries = [summarise(folder) for folder in folders]
+    made = [frontier.draw(pooled(summaries), to, title)]
+    if any(run.timed for run in summaries):
+        made.append(frontier.draw(summaries, to.with_stem(f"{to.stem}-time"), title, time=True))
+    console.print(f"picture: {', '.join(map(str, made))}", highlight=False, soft_wrap=True)

@@ -23,6 +23,7 @@ from narrowcast.runs.config import RunConfig
 from narrowcast.runs.prepared import Prepared
 from narrowcast.runs.run_folder import Facts
 from narrowcast.runs.runner import Driver, OnRecord
+from narrowcast.runs.tracking import names_of, tracked
 from narrowcast.runs.words import searched
 from narrowcast.units import format_bytes
 
@@ -53,14 +54,16 @@ def driver(grid: Grid, fleet: FleetSettings) -> Driver:
 def begin_or_resume(config: RunConfig, fleet: FleetSettings, driver: Driver, task: Task | None) -> Path:
     """The folder of the finished run."""
     folder = Path(fleet.folder)
-    with monitoring.watching(fleet, folder) as watch:
-        progress = _Progress(watch)
+    with (
+        monitoring.watching(fleet, folder) as watch,
+        tracked(names_of(fleet.track), folder, _Progress(watch)) as on_record,
+    ):
         if not run_folder.is_run(folder):
             extra: dict[str, Any] = {"driver": driver, "find": partial(first_step, driver=driver)}
-            return runner.start(config, folder, progress, force=True, task=task, **extra)
+            return runner.start(config, folder, on_record, force=True, task=task, **extra)
         attempts.agree(config, folder, "choose another narrowcast.folder, or remove it")
         log.info("going on with the run in %s", folder)
-        return runner.resume(folder, progress, task=task, driver=driver)
+        return runner.resume(folder, on_record, task=task, driver=driver)
 
 
 def first_step(run: Prepared, folder: Path, driver: Driver) -> Found:

@@ -35,6 +35,7 @@ class FleetSettings(BaseModel):
     folder: str = Field(
         default="runs/flower", description="of the run, at the server: records, checkpoint, model"
     )
+    track: str = Field(default="", description="trackers that follow the run, as --track")
     min_clients: Annotated[int, Field(ge=1)] = Field(default=1, description="present before a round begins")
     min_answers: Annotated[int, Field(ge=1)] = Field(
         default=1, description="updates without which a round leaves the model as it was"

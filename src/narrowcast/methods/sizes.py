@@ -38,8 +38,8 @@ class Shape(NamedTuple):
     fewer: int  # visits than those of the uncompressed run, by this factor
 
 
-def shape_of(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
-    """What a method sends for a model of D parameters."""
+def shape_of(made: Method[Any], D: int, stages: int, local_steps: int) -> Shape:
+    """What a method sends for a model of D parameters; A is drawn so many times, where it varies."""
     whole = Size(D, _message([formats.by_name("f32").size(D)]))
     if not isinstance(made, Intrinsic):
         sent = (whole, whole) if type(made).compress is Uncompressed.compress else _tried(made, D)
@@ -56,7 +56,7 @@ def shape_of(made: Method[Any], D: int, epochs: int, local_steps: int) -> Shape:
 
     varies = made.refresh != 0
     of = (lambda m: whole) if stage > base else down if varies else lambda m: now
-    return Shape(up, of, min(D, d * K * (epochs if varies else 1)), 1)
+    return Shape(up, of, min(D, d * K * (stages if varies else 1)), 1)
 
 
 def _tried(made: Method[Any], D: int) -> tuple[Size, Size]:

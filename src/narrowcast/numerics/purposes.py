@@ -30,3 +30,4 @@ class Purpose(IntEnum):
     DATA = 17
     PIVOT = 18
     DITHER = 19
+    NETWORK = 20

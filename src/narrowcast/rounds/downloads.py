@@ -28,8 +28,16 @@ class Downloads:
         size = len(data) + len(theta0)
         self.record.down += size
         self.record.down_first += size if have is None else 0
-        self.record.down_dense += len(theta0) + (len(data) if fallback else 0)
+        dense = len(theta0) + (len(data) if fallback else 0)
+        self.record.down_dense += dense
+        if have is not None:
+            self.record.down_dense_again += dense
+            self.record.down_catch_up += 0 if fallback else max(0, len(data) - self._present())
         return data
+
+    def _present(self) -> int:
+        """Bytes of the download of a client that was here at the last step."""
+        return len(self.message(self.server.version))
 
     def _lacking(self, have: int | None) -> tuple[bytes, bool]:
         lag = self.method.lag(self.server, have)

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from narrowcast import choices
 from narrowcast.numerics.purposes import Key
+from narrowcast.rounds.network import Network
 from narrowcast.rounds.sampling import Cohorts
 
 AUTO = "auto"  # a rate that is found by trials, see `rates`
@@ -38,6 +39,8 @@ class Plan:
     weighting: str = "clients"
     evaluate_every: int = 0  # rounds; 0: once, at the end
     per_client: bool = False
+    network: Network | None = None  # of the simulated clients
+    deadline: float | None = None  # seconds on it after which a round ends without those who are late
     key: Key = 0
     run: bytes = b"\0" * 8
 
@@ -55,6 +58,8 @@ class Plan:
             raise ValueError(f"local_lr must be a positive number, got {self.local_lr}")
         if self.prox is not None and not (math.isfinite(self.prox) and self.prox >= 0):
             raise ValueError(f"prox must be zero or positive, got {self.prox}")
+        if self.deadline is not None and not (self.network and self.deadline > 0):
+            raise ValueError(f"a deadline takes a network and more than 0 seconds, got {self.deadline}")
         if any(a >= b for (a, _), (b, _) in pairwise(self.schedule)) or not self.schedule:
             raise ValueError(f"the knots of a schedule must rise in epochs, got {self.schedule}")
 

@@ -31,6 +31,10 @@ class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     down: int
     down_first: int = 0  # the part of `down` sent to clients on their first visit
     down_dense: int = 0  # the part of `down` sent as whole models although the method compresses
+    down_dense_again: int = 0  # the part of `down_dense` that went to clients who had come before
+    down_catch_up: int = (
+        0  # what such clients were sent, not as whole models, beyond what the model of now takes
+    )
     dropped: dict[str, int] = {}  # why -> how many clients
     lost: int = 0  # clients whose private state was lost, and begun anew
     rolled_back: bool = False  # the round led to a model that could not be used: it is an earlier one again
@@ -39,6 +43,7 @@ class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     node_examples: int = 0
     evaluate_up: int = 0  # bytes of that, which `up` and `down` leave out
     evaluate_down: int = 0
+    network_seconds: float = 0.0  # that the round would have taken on the run's network
     seconds: float = 0.0
     client_seconds: float = 0.0  # a client's share: reconcile, and its part of the cohort's training
     peak_memory: int = 0  # resident bytes of this process at its peak during the round

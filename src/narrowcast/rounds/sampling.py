@@ -74,3 +74,8 @@ class Cohorts:
             keyed.uniforms(keyed.derive(self.key, purpose, number), purpose, len(clients)) < share
         ]
         return kept
+
+
+def default_cohort(clients: int) -> int:
+    """Clients a round where nobody says how many: a tenth of them, at most 100."""
+    return max(1, min(100, clients // 10))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -27,6 +27,7 @@ from narrowcast.methods.base import Accumulator, Method, Private, capped
 from narrowcast.numerics.keyed import Key
 from narrowcast.numerics.process import own_settings
 from narrowcast.rounds import exchange, rates
+from narrowcast.rounds.clock import LATE, Clock, Times
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.local import Group, Local, cohort_updates, summed_update
@@ -47,6 +48,7 @@ class Work:
     theta: Tensor  # (D,)
     local: Local
     augment: Key
+    times: Times
 
 
 class Simulation(Training):
@@ -67,6 +69,7 @@ class Simulation(Training):
         super().__init__(task, method, plan)
         self.have: IndexArray = np.full(len(task.clients), -1, np.int64)
         self.store = ClientStore() if store is None else store
+        self.clock = Clock(plan, task, self.theta0)
         self._client = method.newcomer(self.theta0, task.layout)
 
     def collect(self, round: Round, record: RoundRecord) -> Accumulator:
@@ -74,19 +77,26 @@ class Simulation(Training):
         answering = self.cohorts.answer(round.number, came)
         if len(answering) < len(came):
             record.dropped["no answer"] = len(came) - len(answering)
-        theta, reconciled = self._reconcile(self._download(came, round, record), round)
+        local, times = local_work(self.plan, self.method, record.rate), self.clock.begin()
+        times.missing = len(answering) < len(came)
+        lacking = self._download(came, round, record, local, times)
+        theta, reconciled = self._reconcile(lacking, round)
         acc = self.method.zero(self.server)
         if len(answering):
             clock = time.perf_counter()
-            acc = self._train(self._work(theta, round, record.rate), answering, acc, record)
+            acc = self._train(self._work(theta, round, local, times), answering, acc, record)
             record.client_seconds = reconciled + (time.perf_counter() - clock) / len(answering)
+        record.network_seconds = times.seconds
         return acc
 
-    def _download(self, came: IndexArray, round: Round, record: RoundRecord) -> bytes:
+    def _download(
+        self, came: IndexArray, round: Round, record: RoundRecord, local: Local, times: Times
+    ) -> bytes:
         """Count what each client is sent, and return what the shared model lacks."""
         downloads = Downloads(self.method, self.server, round, record)
-        for have in self.have[came].tolist():
-            downloads.send(None if have < 0 else have)
+        for client, have in zip(came.tolist(), self.have[came].tolist(), strict=True):
+            size = len(downloads.send(None if have < 0 else have))
+            times.downloaded(client, size, self.clock.examples(client, local))
         self.have[came] = self.server.version
         return downloads.message(self._client.version)
 
@@ -98,17 +108,17 @@ class Simulation(Training):
         )
         return theta, time.perf_counter() - clock
 
-    def _work(self, theta: Tensor, round: Round, rate: float) -> Work:
-        local = local_work(self.plan, self.method, rate)
+    def _work(self, theta: Tensor, round: Round, local: Local, times: Times) -> Work:
         if local.steps > 1 or local.probes:
             theta = theta.clone()  # local steps run in the memory of the task's model
-        return Work(round, theta, local, augment_key(self.plan, round.number))
+        return Work(round, theta, local, augment_key(self.plan, round.number), times)
 
     def _train(self, work: Work, clients: IndexArray, acc: Accumulator, record: RoundRecord) -> Accumulator:
         """Updates of all clients, compressed, sent and added up; bytes and loss go into the record."""
         group = list(zip(clients.tolist(), work.round.client_keys(clients), strict=True))
         method = self.method
         together = method.linear and not method.stateful and not method.probes and not self.plan.per_client
+        together = together and self.plan.deadline is None  # else who is late is known after compressing
         acc, losses, weight = (self._sum_by_route if together else self._one_by_one)(work, group, acc, record)
         record.loss = losses / weight if weight else None
         return acc
@@ -137,6 +147,8 @@ class Simulation(Training):
                 raise Diverged(
                     f"the gradient is not finite in round {work.round.number + 1}: lower --lr"
                 ) from error
+            for client, _ in members:
+                work.times.uploaded(client, size)
             record.up += size * len(members)
             record.clients += len(members)
             losses += loss
@@ -156,6 +168,9 @@ class Simulation(Training):
             for client, loss, sent in zip(members, chunk, self._uploads(work, members, vs), strict=True):
                 claim = self._weight(client)
                 private, data = (None, b"") if sent is None else sent
+                if not work.times.uploaded(client, len(data)):
+                    record.dropped[LATE] = record.dropped.get(LATE, 0) + 1
+                    continue
                 record.up += len(data)
                 try:
                     acc = exchange.receive_up(self.method, acc, data, work.round, client, seen, claim)
@@ -168,7 +183,7 @@ class Simulation(Training):
                 losses += loss * capped(claim)
                 weight += capped(claim)
         record.lost = self.store.lost - lost
-        if group and not weight:
+        if group and not weight and LATE not in record.dropped:
             raise Diverged(f"every update of round {work.round.number + 1} was refused: lower --lr")
         return acc, losses, weight
 
@@ -217,8 +232,13 @@ class Simulation(Training):
         self._client = self.method.newcomer(self.theta0, self.task.layout)
 
 
-def simulate(task: Task, method: Method[Any], plan: Plan) -> Iterator[RoundRecord]:
-    """Train: one record a round.
+def simulate(
+    task: Task,
+    method: Method[Any],
+    plan: Plan,
+    on_record: Callable[[RoundRecord], object] | None = None,
+) -> Iterator[RoundRecord]:
+    """Train: one record a round, which `on_record` is called with before it is yielded.
 
     >>> import narrowcast as nc
     >>> from narrowcast.testing import toy_task
@@ -227,4 +247,13 @@ def simulate(task: Task, method: Method[Any], plan: Plan) -> Iterator[RoundRecor
     >>> records[-1].loss < records[0].loss, sorted(records[-1].metrics)
     (True, ['accuracy', 'loss'])
     """
-    return iter(Simulation(task, method, plan))
+    return _told(Simulation(task, method, plan), on_record)
+
+
+def _told(
+    records: Iterable[RoundRecord], on_record: Callable[[RoundRecord], object] | None
+) -> Iterator[RoundRecord]:
+    for record in records:
+        if on_record is not None:
+            on_record(record)
+        yield record

@@ -14,6 +14,8 @@ from .models import apply as apply
 from .models import save_model as save_model
 from .hub import pull_model as pull_model
 from .hub import push_model as push_model
+from .tracking import Trackers as Trackers
+from .tracking import tracked as tracked
 from .summary import Compression as Compression
 from .summary import Summary as Summary
 from .summary import summarise as summarise
@@ -21,6 +23,8 @@ from .progress import RunProgress as RunProgress
 from .compiling import prepare_kernels as prepare_kernels
 from .threads import using_threads as using_threads
 from .frontier import bytes_axis as bytes_axis
+from .frontier import metric_axis as metric_axis
+from .labels import place_labels as place_labels
 from .style import FAMILY as FAMILY
 from .style import STYLE as STYLE
 from .library import simulate as simulate

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from narrowcast.runs.config import RunConfig
 from narrowcast.runs.own import admit, config_class
 from narrowcast.runs.reading import as_config_error, make_config, read_toml
 from narrowcast.runs.runner import OnRecord
+from narrowcast.runs.tracking import tracked
 from narrowcast.runs.used import refuse_unused
 
 
@@ -95,15 +96,18 @@ def run_all(
     on_record: OnRecord | None = None,
     force: bool = False,
     on_trial: Say | None = None,
+    track: Sequence[str] = (),
 ) -> list[Path]:
-    """Run what is missing, in order; the folders of all runs."""
+    """Run what is missing, in order, followed by these trackers; the folders of all runs."""
     for name, config in comparison.configs.items():
         folder = out / name
-        if not force and run_folder.is_run(folder):
-            attempts.agree(config, folder, "use --force, or another --out")
-            begin = partial(runner.resume, folder, on_record)
-        else:
-            begin = partial(runner.start, config, folder, on_record, force=True, on_trial=on_trial)
-        with contextlib.suppress(Diverged):  # the folder and the table say so; the others are run
-            begin()
+        with (
+            tracked(track, folder, on_record) as called,
+            contextlib.suppress(Diverged),  # the folder and the table say so; the others are run
+        ):
+            if not force and run_folder.is_run(folder):
+                attempts.agree(config, folder, "use --force, or another --out")
+                runner.resume(folder, called)
+            else:
+                runner.start(config, folder, called, force=True, on_trial=on_trial)
     return [out / name for name in comparison.configs]

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import xxhash
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from narrowcast import choices
 from narrowcast.errors import ConfigError
@@ -141,6 +134,10 @@ class RunConfig(BaseModel):
     per_client: bool = Field(
         False, description="compress every client's update by itself, the slow exact road"
     )
+    network: str | None = Field(None, description="of simulated clients: 4g, dsl, lan, mixed, or a file")
+    deadline: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="seconds on the network after which a round ends without those who are late"
+    )
     engine: str = Field(
         "here", description="where clients run: in this process, or as nodes of Flower's simulation engine"
     )
@@ -199,6 +196,13 @@ class RunConfig(BaseModel):
             known.check(value)
         choices.check(name, value, [*known, CUSTOM] if name == "task" else known)
         return value
+
+    @field_validator("network")
+    @classmethod
+    def _network(cls, value: str | None) -> str | None:
+        from narrowcast.rounds import network
+
+        return None if value is None else network.setting(value)
 
     @model_validator(mode="after")
     def _bits(self) -> RunConfig:

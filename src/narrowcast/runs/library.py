@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from narrowcast.methods.base import Method
@@ -18,7 +18,12 @@ from narrowcast.tasks.table import CUSTOM
 
 
 def simulate(
-    task: Task, method: str | Method[Any] = "static", plan: Plan | None = None, **settings: Any
+    task: Task,
+    method: str | Method[Any] = "static",
+    plan: Plan | None = None,
+    *,
+    on_record: Callable[[RoundRecord], object] | None = None,
+    **settings: Any,
 ) -> Iterator[RoundRecord]:
     """Train: one record a round, the first when the rate is found; the task's model then holds the weights.
 
@@ -33,7 +38,7 @@ def simulate(
 
     A method that is made already, `nc.method(name, key=...)`, brings its own options and key, and a `Plan` in
     place of settings says how the run goes in full: its rate is constant and the end alone is evaluated
-    unless it says so.
+    unless it says so. `on_record` is called with every record before it is yielded (`runs.Trackers`, say).
     """
     if plan is None:
         run, threads = _asked(task, method, settings)
@@ -44,7 +49,7 @@ def simulate(
         threads = default_threads(task.layout.size)
         with using_threads(threads):
             run = Simulation(task, method, plan)
-    return _rounds(run, threads)
+    return _rounds(run, threads, on_record)
 
 
 def _asked(task: Task, method: str | Method[Any], settings: dict[str, Any]) -> tuple[Simulation, int]:
@@ -60,9 +65,13 @@ def _asked(task: Task, method: str | Method[Any], settings: dict[str, Any]) -> t
         return Simulation(task, made, prepared.plan), threads
 
 
-def _rounds(run: Simulation, threads: int) -> Iterator[RoundRecord]:
+def _rounds(
+    run: Simulation, threads: int, on_record: Callable[[RoundRecord], object] | None
+) -> Iterator[RoundRecord]:
     """The threads are the run's while a round is computed, and the caller's in between."""
     while run.round < run.rounds:
         with using_threads(threads):
             record = run.step()
+        if on_record is not None:
+            on_record(record)
         yield record

@@ -8,8 +8,9 @@ from typing import Any
 
 from narrowcast.errors import ConfigError
 from narrowcast.methods.table import METHODS, OPTIMISERS
-from narrowcast.rounds import schedules
+from narrowcast.rounds import network, schedules
 from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.sampling import default_cohort
 from narrowcast.runs.config import RunConfig
 from narrowcast.tasks.options import TaskOptions
 from narrowcast.tasks.table import CUSTOM, SETTINGS, settings_of
@@ -48,7 +49,7 @@ def method_options(config: RunConfig, clients: int) -> dict[str, Any]:
 
 def plan(config: RunConfig, clients: int, run: bytes) -> Plan:
     """The plan for a task with so many clients."""
-    cohort = config.cohort or max(1, min(100, clients // 10))
+    cohort = config.cohort or default_cohort(clients)
     if cohort > clients:
         raise ConfigError(f"--cohort {cohort}: the task has only {clients} clients")
     per_epoch = -(-clients // cohort)
@@ -57,6 +58,7 @@ def plan(config: RunConfig, clients: int, run: bytes) -> Plan:
         "cohort": cohort,
         "schedule": schedules.knots(config.schedule, epochs),
         "evaluate_every": per_epoch if config.evaluate_every is None else config.evaluate_every,
+        "network": None if config.network is None else network.find(config.network),
         "key": config.key,
         "run": run,
     }

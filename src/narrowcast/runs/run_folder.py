@@ -8,6 +8,7 @@ diverged.txt     why the run cannot go on, if it cannot
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -20,9 +21,10 @@ from narrowcast.runs.reading import make_config, read_toml
 
 CONFIG, FACTS, RECORDS = "config.toml", "facts.json", "records.jsonl"
 CHECKPOINT, MODEL = "checkpoint.pt", "model.narrowcast"
+TRACK = "track.json"  # the trackers that follow the run, see `tracking`
 DIVERGED = "diverged.txt"  # why it did
 LAST_GOOD = "last-good.narrowcast"  # the model before that, where the driver kept one
-FILES = (CONFIG, FACTS, RECORDS, CHECKPOINT, MODEL, DIVERGED, LAST_GOOD)
+FILES = (CONFIG, FACTS, RECORDS, CHECKPOINT, MODEL, DIVERGED, LAST_GOOD, TRACK)
 PRIVATE = "private"  # a folder for what the clients keep, while the run is going on
 
 
@@ -44,12 +46,22 @@ class Facts(msgspec.Struct, frozen=True):
     torch: str
     commit: str = ""  # of narrowcast's own source, where that is a clone
     search: Found | None = None  # of the rate, where it was left to us (--lr auto), and what it cost
+    network: str = ""  # the name of the network whose seconds the records have
     salt: str = ""  # hex: what tells this run from others of equal settings
 
 
 def is_run(folder: Path) -> bool:
     """Whether a run was begun here; one that was killed before the second of its first files was not."""
     return (folder / FACTS).is_file() and (folder / CONFIG).is_file()
+
+
+def find(paths: Iterable[Path]) -> list[Path]:
+    """The run folders among these, and those right below the others; a path without any stands for itself."""
+    found: list[Path] = []
+    for path in paths:
+        below = sorted(p.parent for p in path.glob(f"*/{FACTS}"))
+        found += [path] if is_run(path) or not below else below
+    return found
 
 
 def load_config(folder: Path) -> RunConfig:

@@ -207,6 +207,7 @@ def _with_driver(run: Prepared, folder: Path, driver: Driver | None, search: Fou
         narrowcast=__version__,
         torch=str(torch.__version__),
         commit=files.commit(),
+        network=run.plan.network.name if run.plan.network else "",
         search=search,
         salt=run.salt.hex(),
     )

@@ -43,6 +43,7 @@ def mean(group: list[Summary]) -> Summary:
         uploads=round(_average([run.uploads for run in several])),
         downloads=round(_average([run.downloads for run in several])),
         seconds=_average([run.seconds for run in several]),
+        network_seconds=_mean_or_none([run.network_seconds for run in several]),
         curve=curve,
         seeds=tuple(run.facts.seed for run in group),
         interval=half_width(metrics),
@@ -60,6 +61,11 @@ def _curves(runs: list[Summary]) -> tuple[list[tuple[int, float]], tuple[tuple[f
         curve.append((round(_average([spent for spent, _ in points])), middle))
         band.append((middle - half, middle + half))
     return curve, tuple(band)
+
+
+def _mean_or_none(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _average(known) if known else None
 
 
 def _average(values: list[int] | list[float]) -> float:

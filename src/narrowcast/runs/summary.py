@@ -28,7 +28,9 @@ class Summary:
     downloads: int
     dropped: dict[str, int]
     seconds: float
+    network_seconds: float | None  # on the run's network, if it has one
     curve: list[tuple[int, float]]  # (bytes up and down so far, metric) at every evaluation
+    timed: list[tuple[float, float]]  # the same against the seconds on the network
     last: dict[str, float]  # all metrics of the last evaluation
     settings: str = ""  # equal ones: runs that differ by their seed alone
     diverged: str | None = None  # why it did
@@ -78,12 +80,15 @@ def _settings(folder: Path, facts: Facts) -> str:
 
 def _summary(folder: Path, facts: Facts, rows: list[RoundRecord]) -> Summary:
     curve: list[tuple[int, float]] = []
+    timed: list[tuple[float, float]] = []
     dropped: dict[str, int] = {}
-    total = 0
+    total, seconds = 0, 0.0
     for r in rows:
         total += r.up + r.down
+        seconds += r.network_seconds
         if facts.metric in r.metrics:
             curve.append((total, r.metrics[facts.metric]))
+            timed.append((seconds, r.metrics[facts.metric]))
         for why, count in r.dropped.items():
             dropped[why] = dropped.get(why, 0) + count
     answered = sum(r.clients for r in rows)
@@ -100,7 +105,9 @@ def _summary(folder: Path, facts: Facts, rows: list[RoundRecord]) -> Summary:
         downloads=answered + sum(dropped.values()),
         dropped=dropped,
         seconds=sum(r.seconds for r in rows),
+        network_seconds=seconds if facts.network else None,
         curve=curve,
+        timed=timed if facts.network else [],
         last=next((r.metrics for r in reversed(rows) if r.metrics), {}),
         at_nodes=next((r.node_metrics.get(facts.metric) for r in reversed(rows) if r.node_metrics), None),
         evaluation=sum(r.evaluate_up + r.evaluate_down for r in rows),

@@ -9,33 +9,40 @@ from narrowcast.units import format_bytes, format_count, format_seconds
 HEAD = (
     "run",
     "{metric}",
+    "at the nodes",
     "up",
     "down",
     "compression\nup/down/total",
     "rounds",
     "time",
+    "on {network}",
     "first contact",
     "dense",
 )
+NODES, NETWORK = HEAD.index("at the nodes"), HEAD.index("on {network}")  # columns of runs that have them
 WIDE = 110  # columns of a terminal that shows all of them
 
 
 def head(runs: list[Summary]) -> list[str]:
-    metrics = sorted({run.facts.metric for run in runs})
-    titles = [column.format(metric="/".join(metrics)) for column in HEAD]
-    return [*titles[:2], "at the nodes", *titles[2:]] if _evaluated(runs) else titles
+    metrics, networks = (
+        sorted({*names}) for names in zip(*((r.facts.metric, r.facts.network) for r in runs), strict=True)
+    )
+    network = "/".join(filter(None, networks))
+    return _shown([column.format(metric="/".join(metrics), network=network) for column in HEAD], runs)
 
 
 def rows(runs: list[Summary]) -> list[list[str]]:
     """The cells of the table, a list a run; where nodes have evaluated, theirs stands beside the server's."""
-    cells = [_row(run, compression(run, reference(run, runs))) for run in runs]
-    if _evaluated(runs):
-        return [[*row[:2], _metric(run.at_nodes), *row[2:]] for row, run in zip(cells, runs, strict=True)]
-    return cells
+    return [_shown(_row(run, compression(run, reference(run, runs))), runs) for run in runs]
 
 
-def _evaluated(runs: list[Summary]) -> bool:
-    return any(run.at_nodes is not None for run in runs)
+def _shown(cells: list[str], runs: list[Summary]) -> list[str]:
+    """Without the columns that no run has anything in: nodes' metrics, the time on a network."""
+    known = {
+        NODES: any(run.at_nodes is not None for run in runs),
+        NETWORK: any(run.facts.network for run in runs),
+    }
+    return [cell for i, cell in enumerate(cells) if known.get(i, True)]
 
 
 def _metric(value: float | None) -> str:
@@ -46,11 +53,13 @@ def _row(run: Summary, ratio: Compression | None) -> list[str]:
     return [
         run.facts.label,
         _headline(run),
+        _metric(run.at_nodes),
         format_bytes(run.up),
         format_bytes(run.down),
         "-" if ratio is None else times(ratio.up, ratio.down, ratio.total),
         f"{run.rounds}" if run.complete else f"{run.rounds}/{run.facts.rounds}",
         format_seconds(run.seconds),
+        "-" if run.network_seconds is None else format_seconds(run.network_seconds),
         format_bytes(run.down_first),
         format_bytes(run.down_dense),
     ]

@@ -42,6 +42,10 @@ def _matters(name: str, config: RunConfig) -> bool:
             return config.optimiser != "sgd" or "momentum" in METHODS[config.method].options
         case "dropout":
             return config.engine == "here"
+        case "network":
+            return config.engine == "here"
+        case "deadline":
+            return config.network is not None
         case "alpha":
             return config.partition == "dirichlet"
         case "lora_rank" | "lora_alpha":
@@ -68,6 +72,10 @@ def _why(name: str, configs: Iterable[RunConfig]) -> str:
         match name:
             case "momentum" if "optimiser" in of_method(config.method):
                 return "--optimiser sgd has none: choose momentum or adam"
+            case "network":
+                return f"of --engine {config.engine} clients have the links that they have"
+            case "deadline":
+                return "only with --network: clients take no time without one"
             case "dropout":
                 return f"of --engine {config.engine} clients drop out by themselves"
             case "alpha":

@@ -12,8 +12,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from narrowcast.plotting import plt
-from narrowcast.runs import bytes_axis
-from narrowcast_studies.reproduce import labels
+from narrowcast.runs import bytes_axis, place_labels
 from narrowcast_studies.reproduce.table import Line, lines
 from narrowcast_studies.study import Outcome
 
@@ -71,7 +70,7 @@ def _frontiers(
     axes.legend(loc="lower right" if higher_is_better else "upper right")
     bars = [(r.up + r.down, r.mean - r.error, r.mean + r.error) for _, r in marks]
     named = [(r.up + r.down, r.mean, r.name, FEW if bits_of(o) < 2 * PLAIN else WIDE) for o, r in marks]
-    labels.place(axes, named, bars)
+    place_labels(axes, named, bars)
 
 
 def _bytes_by_bits(
@@ -89,4 +88,4 @@ def _bytes_by_bits(
     axes.set_xlabel("bits a number, up and down together")
     axes.set_ylabel(f"bytes of a run; full: {metric} within {by:g} of the best in float32 ({target:.4g})")
     axes.margins(x=0.15, y=0.12)
-    labels.place(axes, [(bits_of(o), r.up + r.down, r.name, "#444444") for o, r in marks], [])
+    place_labels(axes, [(bits_of(o), r.up + r.down, r.name, "#444444") for o, r in marks], [])

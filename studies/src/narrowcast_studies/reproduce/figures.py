@@ -20,9 +20,9 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from narrowcast.plotting import plt
-from narrowcast.runs import FAMILY, STYLE
-from narrowcast_studies.reproduce import bits, labels, plot
+from narrowcast.plotting import FuncFormatter, plt
+from narrowcast.runs import FAMILY, STYLE, metric_axis, place_labels
+from narrowcast_studies.reproduce import bits, plot
 from narrowcast_studies.reproduce.claims import Published
 from narrowcast_studies.reproduce.experiment import Experiment, Figure
 from narrowcast_studies.reproduce.table import lines, standard_error
@@ -60,15 +60,17 @@ def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: 
     size = (SIZE[0], SIZE[1] * panels)
     canvas, grid = plt.subplots(panels, figsize=size, layout="constrained", squeeze=False)
     stack: list[Axes] = list(grid[:, 0])  # one above the other: legible at the width of a page
-    titles = [title, "the paper's own"]
+    titles = [title, "the same in the paper, with its own model and data"]
     for axes, heading in zip(stack, titles[:panels], strict=True):
         axes.set_title(heading)
-        axes.set_ylabel(run.metric)
+        metric_axis(axes, run.metric, run.higher_is_better)
         axes.grid(alpha=0.3)
     if figure.kind == "curves":
         _curves(stack[0], chosen)
     else:
         _panels(figure, stack, [_ours(figure, chosen), theirs][:panels])
+    several = max(len(outcome.runs) for outcome in chosen)
+    plot.explain(stack[0], several, several > 1)
     canvas.savefig(path, dpi=150)
     plt.close(canvas)
     return path
@@ -105,7 +107,9 @@ def _panels(figure: Figure, panels: list[Axes], marks: Sequence[list[Mark]]) -> 
     if figure.kind == "frontier":  # once nothing moves any more
         for axes, points in zip(panels, marks, strict=True):
             bars = [(m.x, m.y - m.error, m.y + m.error) for m in points]
-            labels.place(axes, [(m.x, m.y, m.name, STYLE[m.method][0]) for m in points], bars)
+            names = [plot.named(m.name, m.method) for m in points]
+            at = [(m.x, m.y, name, STYLE[m.method][0]) for m, name in zip(points, names, strict=True)]
+            place_labels(axes, at, bars)
 
 
 def _compression(axes: Axes, marks: list[Mark]) -> None:
@@ -118,7 +122,7 @@ def _compression(axes: Axes, marks: list[Mark]) -> None:
             zorder=4 if loud else 3,
         )  # fmt: skip
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.10g}".replace(",", " ")))
     axes.set_xlabel("compression of the run: uncompressed bytes over these, harmonic mean of up and down")
     axes.margins(x=0.15, y=0.1)
 
@@ -158,7 +162,7 @@ def _lines(axes: Axes, figure: Figure, marks: list[Mark]) -> None:
     if figure.x in AXES:
         axes.set_xscale("log", base=2)
         ticks = sorted({mark.x for mark in marks})
-        axes.set_xticks(ticks, [f"{x:,.0f}" if x == round(x) else f"{x:g}" for x in ticks])
+        axes.set_xticks(ticks, [f"{x:,.10g}".replace(",", " ") for x in ticks])
     axes.set_xlabel(AXES.get(figure.x, figure.x))
     axes.legend()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from narrowcast.plotting import plt
-from narrowcast.runs import FAMILY, STYLE, bytes_axis
-from narrowcast_studies.reproduce import labels
+from narrowcast.plotting import Axes, plt
+from narrowcast.runs import FAMILY, STYLE, bytes_axis, metric_axis, place_labels
 from narrowcast_studies.reproduce.table import Line
 
 REACH = 3.0  # how much further than the median from the best a row may lie
+NEAR = 1.5  # a row that lies so much further still is drawn where it is
+AT = " @ "  # in a row's name, before the share of the asked clients that come
 
 
 def draw(rows: list[Line], path: Path, title: str, metric: str, higher_is_better: bool = True) -> Path:
@@ -22,6 +23,9 @@ def draw(rows: list[Line], path: Path, title: str, metric: str, higher_is_better
     limit = _limit([row.mean for row in rows], higher_is_better)
     heights = [max(row.mean, limit) if higher_is_better else min(row.mean, limit) for row in rows]
     figure, axes = plt.subplots(figsize=(12, 7.5), layout="constrained")
+    for group in _groups(rows).values():  # rows of one name at several shares
+        at = [(row.up + row.down, height) for row, height in zip(rows, heights, strict=True) if row in group]
+        axes.plot(*zip(*sorted(at), strict=True), color=_ink(group[0]), linewidth=1, alpha=0.6, zorder=2)
     for row, height in zip(rows, heights, strict=True):
         colour, marker = STYLE[row.method]
         loud = row.method in FAMILY
@@ -38,30 +42,63 @@ def draw(rows: list[Line], path: Path, title: str, metric: str, higher_is_better
             zorder=4 if loud else 3,
         )
     bytes_axis(axes)
-    axes.set_ylabel(metric)
+    metric_axis(axes, metric, higher_is_better)
     axes.set_title(title)
     axes.grid(alpha=0.3, which="major")
     axes.margins(x=0.12, y=0.08)
     marks = list(zip(rows, heights, strict=True))
     bars = [(r.up + r.down, h - r.error, h + r.error) for r, h in marks if h == r.mean]
-    labels.place(axes, [(r.up + r.down, h, _label(r, h), _ink(r)) for r, h in marks], bars)
+    short = {row.name for group in _groups(rows).values() for row in group[1:]}
+    names = [_label(r, h).split(AT)[-1] if r.name in short else _label(r, h) for r, h in marks]
+    place_labels(
+        axes, [(r.up + r.down, h, name, _ink(r)) for (r, h), name in zip(marks, names, strict=True)], bars
+    )
+    explain(axes, max(len(row.values) for row in rows), any(row.error for row in rows), bool(short))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path
 
 
+def explain(axes: Axes, seeds: int, bars: bool, shares: bool = False) -> None:
+    """What the marks are, in the picture itself."""
+    words = [f"mean of {seeds} seeds" if seeds > 1 else "one seed"]
+    words += ["bars: a standard error each way"] if bars else []
+    words += (
+        [f"after the {AT.strip()}, and alone: the share of the asked clients that come"] if shares else []
+    )
+    text = "; ".join(words)
+    axes.text(0.99, 0.015, text, transform=axes.transAxes, ha="right", fontsize=8, color="#555555")
+
+
+def named(name: str, method: str) -> str:
+    """A row's name with its method in it: "K=8 d=512" alone could be anybody's."""
+    return f"K-subspace {name}" if method == "k-subspace" and name.startswith("K=") else name
+
+
+def _groups(rows: list[Line]) -> dict[str, list[Line]]:
+    """Rows that differ in what stands after the @ alone, where there are several."""
+    found: dict[str, list[Line]] = {}
+    for row in rows:
+        if AT in row.name:
+            found.setdefault(row.name.split(AT)[0], []).append(row)
+    return {name: group for name, group in found.items() if len(group) > 1}
+
+
 def _limit(values: list[float], higher_is_better: bool) -> float:
     """Where the border lies: the best, and REACH times the median's distance from it."""
     sign = 1.0 if higher_is_better else -1.0
-    best = max(sign * v for v in values)
-    return sign * (best - max(REACH * (best - statistics.median(sign * v for v in values)), 1e-9))
+    best, worst = max(sign * v for v in values), min(sign * v for v in values)
+    border = best - max(REACH * (best - statistics.median(sign * v for v in values)), 1e-9)
+    near = best - worst <= NEAR * (best - border)  # it fits almost: no need to bend it
+    return sign * (worst if near else border)
 
 
 def _label(row: Line, height: float) -> str:
+    name = named(row.name, row.method)
     if height == row.mean:
-        return row.name
-    return f"{row.name} {'↓' if row.mean < height else '↑'} {row.mean:.3g}"
+        return name
+    return f"{name} {'↓' if row.mean < height else '↑'} {row.mean:.3g}"
 
 
 def _ink(row: Line) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
+from narrowcast.plotting import Axes, Bbox, Figure
 
 GAP = 11.0  # pixels of 100 dpi between a point and its label
 MARK = 9.0  # half the width of a point
@@ -16,16 +15,17 @@ RINGS = 14  # distances to try
 FAR = 2.5  # gaps beyond which a thin line leads from the label to its point
 
 
-def place(
+def place_labels(
     axes: Axes,
     points: list[tuple[float, float, str, str]],
     bars: Sequence[tuple[float, float, float]] = (),
     size: float = 8.0,
+    ways: Sequence[Sequence[tuple[float, float]]] = (),
 ) -> None:
     """Write (x, y, text, colour) beside every point, clear of all points and of the other labels.
 
-    `bars` are error bars (x, low, high) to keep clear of too. The limits and scales of the axes must be
-    final: places are found in pixels.
+    `bars` are error bars (x, low, high) to keep clear of too, `ways` lines through points. The limits and
+    scales of the axes must be final: places are found in pixels.
     """
     figure = axes.get_figure()
     assert isinstance(figure, Figure), "labels are placed in a figure of their own"
@@ -37,6 +37,8 @@ def place(
     inside = axes.get_window_extent().padded(-BAR * scale)
     taken = [_around(px, py, MARK * scale) for px, py in pixels]
     taken += [_along(_pixel(axes, x, low), _pixel(axes, x, high), BAR * scale) for x, low, high in bars]
+    for way in ways:
+        taken += _beside([_pixel(axes, x, y) for x, y in way], BAR * scale)
     order = sorted(range(len(points)), key=lambda i: -pixels[i][1])
     for i in order:
         x, y, text, colour = points[i]
@@ -63,6 +65,15 @@ def _around(px: float, py: float, r: float) -> Bbox:
 
 def _along(low: tuple[float, float], high: tuple[float, float], r: float) -> Bbox:
     return Bbox.from_extents(low[0] - r, low[1], high[0] + r, high[1])
+
+
+def _beside(way: list[tuple[float, float]], r: float) -> list[Bbox]:
+    """Boxes along a line, as close as they are wide."""
+    found = []
+    for (x, y), (u, v) in pairwise(way):
+        steps = max(1, math.ceil(math.hypot(u - x, v - y) / (2 * r)))
+        found += [_around(x + (u - x) * i / steps, y + (v - y) * i / steps, r) for i in range(steps)]
+    return found
 
 
 def _moved(box: Bbox, point: tuple[float, float], dx: float, dy: float) -> Bbox:

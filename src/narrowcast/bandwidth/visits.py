@@ -1,0 +1,62 @@
+"""How many finished stages a client lacks when it comes: expected counts over a training run.
+
+An epoch has R rounds, and A is new every N rounds: round t belongs to stage t // N. A client comes in a round
+of the epoch that is uniform, so its visit in epoch e is of stage s with the share of e's rounds that are s's.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+
+def lags(epochs: int, participation: float, rounds: int = 1, refresh: int | None = None) -> list[float]:
+    """Entry m: how many downloads a client is expected to get while it lacks m finished stages.
+
+    p <= 1: the gap since the last visit is geometric, so epoch e sees p * p (1-p)^(g-1) of gap g <= e, and a
+    newcomer, who lacks all that is finished, with p (1-p)^e: altogether p E. With a stage an epoch,
+        p (1-p)^m + (E-m) p^2 (1-p)^(m-1)    (the second term for m >= 1).
+    p > 1: p E visits at equal distances; the first lacks nothing.
+    `rounds` is R; `refresh` is N, by default an epoch.
+    """
+    return list(_lags(epochs, participation, rounds, refresh or rounds))
+
+
+@lru_cache(maxsize=64)
+def _lags(E: int, p: float, R: int, N: int) -> tuple[float, ...]:
+    found = [0.0] * stages(E, R, N)
+    if p > 1:
+        apart, finished = p * E - 1, len(found) - 1
+        each = min(finished, math.floor(finished / apart))
+        further = finished - each * apart  # visits that lack one more than the others
+        found[0] += 1
+        found[each] += apart - further
+        if further > 0:
+            found[min(finished, each + 1)] += further
+        return tuple(found)
+    for e in range(E):
+        for stage, share in _shares(e, R, N):
+            found[stage] += p * (1 - p) ** e * share
+    period = N // math.gcd(N, R)  # epochs after which stages begin at the same rounds of an epoch again
+    for first in range(min(period, E)):
+        for gap in range(1, E - first):
+            pairs = (E - first - gap + period - 1) // period
+            weight = pairs * p * p * (1 - p) ** (gap - 1)
+            for before, share in _shares(first, R, N):
+                for now, also in _shares(first + gap, R, N):
+                    found[now - before] += weight * share * also
+    return tuple(found)
+
+
+def stages(epochs: int, rounds: int, refresh: int) -> int:
+    """How many stages a run has."""
+    return -(-epochs * rounds // refresh)
+
+
+@lru_cache(maxsize=4096)
+def _shares(epoch: int, R: int, N: int) -> list[tuple[int, float]]:
+    """The stages of an epoch, and the share of its rounds in each."""
+    begin, end = epoch * R, (epoch + 1) * R
+    return [
+        (s, (min(end, (s + 1) * N) - max(begin, s * N)) / R) for s in range(begin // N, (end - 1) // N + 1)
+    ]

@@ -1,0 +1,104 @@
+"""`narrowcast page --live`: what is served to whom, and that it follows the runs."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from narrowcast.cli.app import app
+from narrowcast.page import live
+from page_runs import append_rounds, write_run
+
+pytest.importorskip("plotly", reason="needs the extra narrowcast[page]")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    write_run(tmp_path / "study" / "a", 40, done=10)
+    with live.server([tmp_path]) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield tmp_path, server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def ask(port: int, path: str = "/data.json", method: str = "GET", **headers: str) -> tuple[int, dict, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    found = answer.status, dict(answer.getheaders()), answer.read()
+    connection.close()
+    return found
+
+
+def test_it_follows_the_runs(served: tuple[Path, int]) -> None:
+    root, port = served
+    status, headers, body = ask(port)
+    assert status == 200
+    (run,) = json.loads(body)["runs"]
+    assert (run["done"], run["state"]) == (10, "begun")
+    assert ask(port, **{"If-None-Match": headers["ETag"]})[0] == 304
+    append_rounds(root / "study" / "a", 10, 25)
+    with (root / "study" / "a" / "records.jsonl").open("ab") as file:
+        file.write(b'{"round":25,')  # a line that is being written
+    status, _, body = ask(port, **{"If-None-Match": headers["ETag"]})
+    assert status == 200
+    assert json.loads(body)["runs"][0]["done"] == 25
+    write_run(root / "b", 4)
+    assert [run["state"] for run in json.loads(ask(port)[2])["runs"]] == ["finished", "begun"]
+
+
+def test_a_folder_that_cannot_be_read_is_said_and_the_others_are_shown(served: tuple[Path, int]) -> None:
+    root, port = served
+    write_run(root / "bad", 4)
+    (root / "bad" / "records.jsonl").write_bytes(b"\xff{]\n" * 4)
+    found = json.loads(ask(port)[2])
+    assert [run["id"] for run in found["runs"]] == [str(root / "study" / "a")]
+    assert len(found["problems"]) == 1
+    assert "bad" in found["problems"][0]
+
+
+def test_the_page_may_ask_its_own_server_and_no_other(served: tuple[Path, int]) -> None:
+    status, headers, body = ask(served[1], "/")
+    assert status == 200
+    assert b"connect-src 'self'" in body
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-store"
+    assert ask(served[1], "/", "HEAD")[2] == b""
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "", "0.0.0.0"]
+)
+def test_a_request_for_another_host_is_refused(served: tuple[Path, int], host: str) -> None:
+    assert ask(served[1], Host=host)[0] == 403
+    assert ask(served[1], "/", Host=host)[0] == 403
+    assert ask(served[1], Host=f"localhost:{served[1]}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/study/a/config.toml", "/../etc/passwd", "/data.json/", "//x", "/%2e%2e/", "/data.json?x=1"]
+)
+def test_nothing_else_is_served(served: tuple[Path, int], path: str) -> None:
+    assert ask(served[1], path)[0] == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_nothing_can_be_changed(served: tuple[Path, int], method: str) -> None:
+    assert ask(served[1], method=method)[0] == 501
+
+
+def test_it_listens_on_the_loopback_alone(tmp_path: Path) -> None:
+    with live.server([tmp_path]) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        taken = server.server_address[1]
+        done = CliRunner().invoke(app, ["page", str(tmp_path), "--live", "--port", str(taken)])
+    assert done.exit_code == 2
+    assert "choose another --port" in done.output.replace("\n", " ")
+    done = CliRunner().invoke(app, ["page", str(tmp_path / "none"), "--live"])
+    assert "no such folder" in done.output.replace("\n", " ")
