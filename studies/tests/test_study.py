@@ -205,7 +205,7 @@ def test_flags_say_the_whole_configuration(
     config = make_config(values)
     got: list[RunConfig] = []
 
-    def start(config: RunConfig, *rest: object) -> Path:
+    def start(config: RunConfig, *rest: object, **more: object) -> Path:
         got.append(config)
         raise ConfigError("enough")
 
