@@ -15,7 +15,7 @@ from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.keyed import Purpose
 from narrowcast.rounds.plan import Plan
-from narrowcast.rounds.simulator import simulate
+from narrowcast.rounds.simulator import Simulation
 from narrowcast.tasks.partition import iid
 from narrowcast.tasks.torch_task import TorchTask
 from narrowcast.wire import messages as wire
@@ -222,7 +222,7 @@ def test_uploads_take_the_bits_that_were_asked_for(name, bits):
     net = torch.nn.Sequential(torch.nn.Linear(30, 60), torch.nn.Tanh(), torch.nn.Linear(60, 10))
     task = TorchTask(net, train=(x, y), test=(x, y), clients=iid(120, 12))
     m = method(name, key=3, dim=dim, up_bits=bits, down_bits=4.0, **few)
-    records = list(simulate(task, m, Plan(cohort=6, lr=0.5, epochs=6, key=1)))
+    records = list(Simulation(task, m, Plan(cohort=6, lr=0.5, epochs=6, key=1)))
     uploads = sum(record.clients for record in records)
     numbers = sum(record.up for record in records) - uploads * (wire.HEADER + 3)
     assert 8 * numbers / (uploads * dim) == pytest.approx(bits, rel=0.05)

@@ -11,7 +11,6 @@ from .records import RoundRecord as RoundRecord
 from .store import ClientStore as ClientStore
 from .training import Training as Training
 from .simulator import Simulation as Simulation
-from .simulator import simulate as simulate
 from .local import Local as Local
 from .tune import Found as Found
 from .tune import Grid as Grid

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -230,30 +230,3 @@ class Simulation(Training):
         self.have = state["have"].numpy().copy()
         self.store.restore(state["private"])
         self._client = self.method.newcomer(self.theta0, self.task.layout)
-
-
-def simulate(
-    task: Task,
-    method: Method[Any],
-    plan: Plan,
-    on_record: Callable[[RoundRecord], object] | None = None,
-) -> Iterator[RoundRecord]:
-    """Train: one record a round, which `on_record` is called with before it is yielded.
-
-    >>> import narrowcast as nc
-    >>> from narrowcast.testing import toy_task
-    >>> plan = nc.Plan(cohort=6, lr=4.0, epochs=20)
-    >>> records = list(nc.simulate(toy_task(), nc.method("static", dim=64), plan))
-    >>> records[-1].loss < records[0].loss, sorted(records[-1].metrics)
-    (True, ['accuracy', 'loss'])
-    """
-    return _told(Simulation(task, method, plan), on_record)
-
-
-def _told(
-    records: Iterable[RoundRecord], on_record: Callable[[RoundRecord], object] | None
-) -> Iterator[RoundRecord]:
-    for record in records:
-        if on_record is not None:
-            on_record(record)
-        yield record
