@@ -312,7 +312,7 @@ def test_a_command_by_its_place_and_by_register(doors: Doors) -> None:
     nc.register("command", "greet", outside.hello)
     assert "hello me" in call("greet", "--name", "me")
     assert "Say hello, from outside." in call("--help")
-    assert "No such command" in call("outsider", code=2)
+    assert "there is no command 'outsider'" in call("outsider", code=2)
     assert "cannot be loaded from outside:nobody" in call("outside:nobody", code=2)
 
 

@@ -71,7 +71,20 @@ def test_results_from_before_tuning_had_lines_stand(committed_alone: Path, begun
     assert len((RESULTS / "runs.jsonl").read_text().splitlines()) == 4 + 3 + 2
 
 
-@pytest.mark.parametrize("name", [path.parent.name for path in COMMITTED.glob("*/runs.jsonl")])
+def shown(trials: dict[str, dict[float, float]]) -> dict[str, dict[float, str]]:
+    """As the page says them; a row whose rate was given has no line there."""
+    return {
+        row: {lr: f"{value:.4f}" for lr, value in found.items()} for row, found in trials.items() if found
+    }
+
+
+# Of an experiment that has begun there are lines and no page.
+FINISHED = [
+    path.parent.name for path in COMMITTED.glob("*/runs.jsonl") if path.with_name("README.md").exists()
+]
+
+
+@pytest.mark.parametrize("name", FINISHED)
 def test_the_committed_small_results_stand_on_a_new_machine(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +95,8 @@ def test_the_committed_small_results_stand_on_a_new_machine(
     assert [row.row.name for row in rows if row.next] == []
     page = (chosen.results / "README.md").read_text()
     swept = table.swept(page)
-    assert {row.row.name: row.outcome.trials for row in rows if row.outcome and row.outcome.runs} == swept
+    trials = {row.row.name: row.outcome.trials for row in rows if row.outcome and row.outcome.runs}
+    assert shown(trials) == shown(swept)
     lines = table.lines([row.outcome for row in rows if row.outcome])
     found = committed.read(chosen.results)
     assert found

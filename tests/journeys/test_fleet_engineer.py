@@ -62,7 +62,10 @@ def run(folder: Path, config: dict[str, Any]) -> FakeGrid:
     return grid
 
 
-def test_from_a_new_app_to_a_model_that_others_open(own_app: Path, tmp_path: Path) -> None:
+def test_from_a_new_app_to_a_model_that_others_open(
+    own_app: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="flwr")  # as an app has it, whatever ran in this process before
     log, out = tmp_path / "log.jsonl", tmp_path / "runs/flower"
     run(own_app, settings(own_app, **{"json-log": str(log)}))
 

@@ -125,7 +125,7 @@ def test_a_file_says_where_its_base_is_from(tmp_path: Path) -> None:
     assert (model.base.task, model.base.name, model.base.seed) == ("digits", "", 3)
     assert model.base.settings["width"] == 16
     assert model.layout.size == 1482
-    assert (model.settings["up_bits"], model.settings["down_bits"]) == (1.0, 2.0)
+    assert (model.settings["up_bits"], model.settings["down_bits"]) == (1.0, 3.0)
     pretrained = make_config({"task": "sst2", "model": str(tmp_path / "run"), "rounds": 1, "data": "/secret"})
     base = base_of(pretrained, build("digits", config.task_options()))
     assert base.name == "run"

@@ -249,13 +249,13 @@ def test_digits_learns(trainable):
     assert task.evaluate(theta)["accuracy"] > 0.85
 
 
-def test_a_chunk_bounds_the_examples_that_are_taken_together(monkeypatch):
+@pytest.mark.parametrize(("model", "road"), [("mlp", "_by_factors"), ("conv", "_by_vmap")])
+def test_a_chunk_bounds_the_examples_that_are_taken_together(model, road, monkeypatch):
     """Adapters are small and the activations behind them are not: memory goes with the examples."""
-    task, together = task_of(nn.Linear(8, 10), (8,), chunk=10), []
-    by_vmap = task._by_vmap
-    monkeypatch.setattr(
-        task, "_by_vmap", lambda theta, some: together.append(len(some)) or by_vmap(theta, some)
-    )
+    module, shape = MODELS[model]
+    task, together = task_of(module(), shape, chunk=10), []
+    taken = getattr(task, road)
+    monkeypatch.setattr(task, road, lambda theta, some: together.append(len(some)) or taken(theta, some))
     batches = [Batch(c, torch.full((5,), 0.2), key=0) for c in task.clients]
     assert len(list(task.gradients(task.theta0(), batches))) == 12
     assert together == [2] * 6
@@ -331,4 +331,5 @@ def test_nothing_imports_peft_before_it_is_asked_for():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not {"peft", "transformers"} & {name.partition(".")[0] for name in names}, path
+            if path.name != "huggingface.py":  # the door to Trainer: whoever imports it has transformers
+                assert not {"peft", "transformers"} & {name.partition(".")[0] for name in names}, path

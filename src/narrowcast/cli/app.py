@@ -51,7 +51,6 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Context, name: str) -> Command | None:
-        COMMANDS.admit(name)
         if name not in COMMANDS:
             return None
         try:
@@ -64,6 +63,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Context, args: list[str]) -> Any:
         if args[0] in STUDIES and args[0] not in COMMANDS:
             raise UsageError(GET_STUDIES)
+        COMMANDS.admit(args[0])
         if not args[0].startswith("-") and args[0] not in (known := self.list_commands(ctx)):
             raise UsageError(
                 f"there is no command {args[0]!r}{meant(args[0], known)}: narrowcast --help lists them"

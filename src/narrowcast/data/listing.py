@@ -53,5 +53,5 @@ def terminal(rows: list[Line]) -> list[Text]:
     return [
         head,
         *lines,
-        Text("\nThe task quadratic needs nothing; `--model tiny` needs its task's data, and no model."),
+        Text("\nquadratic needs nothing; `--model tiny` needs its task's data, and no model."),
     ]

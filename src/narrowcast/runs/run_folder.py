@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import tomli_w
@@ -65,10 +66,16 @@ def find(paths: Iterable[Path]) -> list[Path]:
 
 
 def load_config(folder: Path) -> RunConfig:
+    """Its configuration; what it names by place (`package.module:name`) is imported."""
+    return make_config(load_settings(folder), admit=True)
+
+
+def load_settings(folder: Path) -> dict[str, Any]:
+    """The table of config.toml as it stands: nothing that it names is looked up."""
     if not is_run(folder):
         lacks = CONFIG if (folder / FACTS).is_file() else FACTS
         raise ConfigError(f"{folder} is not a run folder, or its run has not begun: it has no {lacks}")
-    return make_config(read_toml(folder / CONFIG), admit=True)
+    return read_toml(folder / CONFIG)
 
 
 def load_facts(folder: Path) -> Facts:

@@ -75,7 +75,7 @@ def summarise(folder: Path) -> Summary:
 def _settings(folder: Path, facts: Facts) -> str:
     """What a run was asked for but its seed: a rate that was found for it is none of that."""
     own = {"seed", "threads"} | ({"lr"} if facts.search else set())
-    return repr(run_folder.load_config(folder).model_dump(exclude=own))
+    return repr(sorted((k, v) for k, v in run_folder.load_settings(folder).items() if k not in own))
 
 
 def _summary(folder: Path, facts: Facts, rows: list[RoundRecord]) -> Summary:

@@ -236,8 +236,17 @@ class _Counted:
 
     def compress(self, *arguments: Any) -> tuple[Any, Payload]:
         private, up = self.method.compress(*arguments)
-        self.bytes += len(wire.encode(wire.sealed(RUN, 0, 0, 1, bytes(8), up)))
+        self._count(up)
         return private, up
+
+    def compress_many(self, *arguments: Any) -> list[Payload]:
+        ups = self.method.compress_many(*arguments)
+        for up in ups:
+            self._count(up)
+        return ups
+
+    def _count(self, up: Payload) -> None:
+        self.bytes += len(wire.encode(wire.sealed(RUN, 0, 0, 1, bytes(8), up)))
 
 
 def _saved(state: Any) -> Any:
