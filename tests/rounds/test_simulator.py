@@ -27,7 +27,7 @@ from narrowcast.rounds import exchange
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.sampling import Cohorts
-from narrowcast.rounds.simulator import Simulation, simulate
+from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.task import Task
 from narrowcast.tasks.partition import iid
 from narrowcast.tasks.torch_task import TorchTask
@@ -256,7 +256,7 @@ def test_impossible_plans_are_refused(bad):
 )  # fmt: skip
 def test_epochs_and_rounds_say_how_long_it_takes(length, rounds):
     task, _ = toy("logistic", 25)
-    records = list(simulate(task, build("static"), Plan(cohort=1, lr=0.1, **length)))
+    records = list(Simulation(task, build("static"), Plan(cohort=1, lr=0.1, **length)))
     assert [record.round for record in records] == list(range(rounds))
 
 
