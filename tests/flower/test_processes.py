@@ -174,5 +174,5 @@ def test_a_ray_of_our_own_is_told_its_cores_and_one_that_is_there_is_not(
     monkeypatch.setattr(sim, "run_simulation", lambda *_, backend_config: asked.update(backend_config))
     monkeypatch.setenv("RAY_ADDRESS", address)
     sim._simulate(None, make_config(SETTINGS), 6)
-    own = {"num_cpus": pool.default_threads(), "include_dashboard": False}
+    own = {"address": "local", "num_cpus": pool.default_threads(), "include_dashboard": False}
     assert asked["init_args"] == {"log_to_driver": False} | ({} if address else own)
