@@ -79,8 +79,8 @@ def _end_with(grid: Any, ended: threading.Event) -> None:
 
 def _simulate(app: ServerApp, config: RunConfig, nodes: int) -> None:
     cores = pool.default_threads()
-    # An existing cluster has its own cores; a new one is told, for Ray counts those of the whole machine. That
-    # it is new is said too: else Ray looks for one of which a killed process has left a note.
+    # An existing cluster has its own cores; a new one is told, for Ray counts those of the whole machine, and
+    # told that it is new, for Ray looks for one of which a killed process has left a note.
     own = {"address": "local", "num_cpus": cores, "include_dashboard": False}
     start = {"log_to_driver": False} | ({} if os.environ.get("RAY_ADDRESS") else own)
     backend: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": start}
