@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -63,3 +64,15 @@ def _told(reader: Connection) -> Iterator[Any]:
                 yield reader.recv()
             except (EOFError, ConnectionResetError):
                 return
+
+
+def codes(started: list[BaseProcess], patience: float) -> list[int | None]:
+    """The exit codes of processes, once all have ended or this many seconds are over; none is left."""
+    try:
+        deadline = time.monotonic() + patience
+        for process in started:
+            process.join(max(0.1, deadline - time.monotonic()))
+        return [process.exitcode for process in started]
+    finally:
+        for process in started:
+            kill(process)

@@ -11,7 +11,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -42,14 +41,7 @@ def pair(part, folder):
     """The exit codes of two workers."""
     logs = [folder / f"{part}-{rank}.log" for rank in range(2)]
     started = [children.start(worker.main, part, rank, folder, log=log) for rank, log in enumerate(logs)]
-    try:
-        deadline = time.monotonic() + PATIENCE
-        for process in started:
-            process.join(max(0.1, deadline - time.monotonic()))
-        codes = [process.exitcode for process in started]
-    finally:
-        for process in started:
-            children.kill(process)
+    codes = children.codes(started, PATIENCE)
     return codes, "\n".join(log.read_text()[-3000:] for log in logs)
 
 

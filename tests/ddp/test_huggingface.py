@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -24,14 +23,7 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hf")
     logs = [folder / f"{rank}.log" for rank in range(worker.WORKERS)]
     started = [children.start(worker.main, rank, folder, log=log) for rank, log in enumerate(logs)]
-    try:
-        deadline = time.monotonic() + PATIENCE
-        for process in started:
-            process.join(max(0.1, deadline - time.monotonic()))
-        codes = [process.exitcode for process in started]
-    finally:
-        for process in started:
-            children.kill(process)
+    codes = children.codes(started, PATIENCE)
     assert codes == [0, 0], "\n".join(log.read_text()[-3000:] for log in logs)
     return [torch.load(folder / f"found-{rank}.pt", weights_only=True) for rank in range(worker.WORKERS)]
 
