@@ -10,6 +10,10 @@ mlp-1      MLP 784-128-128-10 (118 282 parameters), Fashion-MNIST, 12 000 client
            100 of them a round, one SGD step on a client's 5 images, plain average at the server.
 mlp-5      the same with 5 local steps.
 conv-1     two convolutions and two linear layers (55 338 parameters), the same data, one step.
+conv-5     the same with 5 local steps.
+text-1     a Llama of two layers over bytes (116 544 parameters), 1 000 clients of 5 random stretches of 32
+           bytes, 100 of them a round, one step. Needs the extra narrowcast[text].
+text-5     the same with 5 local steps.
 resnet9-1  ResNet-9 (6 570 880 parameters), random 32 x 32 images, 100 clients of 5, one step. Beside it the
            bare gradient of the 500 images in one batch of plain torch.
 
@@ -39,7 +43,7 @@ in the JSON). The engines run one after the other, so the load of other jobs doe
 `load` in each row says what it was. After `check` rounds each engine's weights are measured on the test set
 by the same function; engines that train the same thing must agree there. `static` is another algorithm at
 another rate, so its number differs. Each engine is a process of its own under a time limit, and whatever it
-leaves behind is ended by its id.
+leaves behind is ended by its id. `--only mlp-5 --engines narrowcast pfl-2proc` is one comparison by itself.
 """
 
 from __future__ import annotations
@@ -71,6 +75,7 @@ from torch import Tensor, nn
 THREADS = 2
 COHORT = 100
 PER_CLIENT = 5
+TOKENS = 32
 KEY = 20240601
 MAX_ROUNDS = 20_000
 WINDOWS = 3
@@ -107,6 +112,9 @@ CASES = {
         Case("mlp-1", 1, 0.1, 20, 4, 4, 1.0, 30.0, 8.0),
         Case("mlp-5", 5, 0.1, 8, 2, 3, 1.0, 15.0, 8.0),
         Case("conv-1", 1, 0.1, 8, 2, 3, 1.0, 15.0, 1.0),
+        Case("conv-5", 5, 0.05, 4, 1, 1, 1.0, 15.0, 0.5),
+        Case("text-1", 1, 0.1, 4, 1, 1, 1.0, 15.0, 1.0),
+        Case("text-5", 5, 0.1, 4, 1, 1, 1.0, 15.0, 1.0),
         Case("resnet9-1", 1, 0.02, 1, 0, 1, 0.0, 15.0, 0.02),
     )
 }
@@ -131,12 +139,68 @@ def conv_net() -> nn.Module:
     return initialise(net, KEY)
 
 
+class NextByte(nn.Module):
+    """Bytes (B, T) -> (B, 256, T) logits of what follows each, as cross_entropy takes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        from narrowcast.tasks.init import initialise
+
+        self.net = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=256,
+                hidden_size=64,
+                intermediate_size=160,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                max_position_embeddings=TOKENS,
+                tie_word_embeddings=True,
+            )
+        )
+        initialise(self.net, KEY)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.net(input_ids=ids, use_cache=False).logits.transpose(1, 2)
+
+
 def network(case: Case) -> nn.Module:
     from narrowcast.tasks.nets import mlp, resnet9
 
-    if case.name.startswith("mlp"):
+    kind = case.name.split("-")[0]
+    if kind == "mlp":
         return mlp(KEY, 784, 128, 128, 10)
-    return conv_net() if case.name == "conv-1" else resnet9(KEY)
+    return conv_net() if kind == "conv" else NextByte() if kind == "text" else resnet9(KEY)
+
+
+def by_sequence(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(B, 256, T) logits, (B, T) bytes -> (B,) mean losses."""
+    return nn.functional.cross_entropy(outputs, targets, reduction="none").mean(1)
+
+
+def bytes_right(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    return {"accuracy": float((outputs.argmax(1) == targets).float().mean())}
+
+
+def text_task(case: Case) -> Any:
+    """Stretches of bytes, of which every second one repeats the one before it: something can be learned."""
+    from narrowcast import TorchTask
+
+    noise = torch.Generator().manual_seed(KEY)
+    ids = torch.randint(0, 256, (10 * COHORT * PER_CLIENT, TOKENS // 2 + 1), generator=noise)
+    ids = ids.repeat_interleave(2, dim=1)[:, : TOKENS + 1]
+    x, y = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+    held = [np.arange(PER_CLIENT * c, PER_CLIENT * (c + 1)) for c in range(10 * COHORT)]
+    return TorchTask(
+        network(case),
+        by_sequence,
+        train=(x, y),
+        test=(x[:200], y[:200]),
+        clients=held,
+        metrics=bytes_right,
+        name=case.name,
+    )
 
 
 def task_of(case: Case, clients: int | None = None) -> Any:
@@ -151,6 +215,8 @@ def task_of(case: Case, clients: int | None = None) -> Any:
         y = torch.randint(0, 10, (len(x),), generator=noise)
         held = [np.arange(PER_CLIENT * c, PER_CLIENT * (c + 1)) for c in range(clients or COHORT)]
         return TorchTask(network(case), train=(x, y), test=(x[:100], y[:100]), clients=held, name=case.name)
+    if case.name.startswith("text"):
+        return text_task(case)
     train, test = fashion_mnist.load(fashion_mnist.find(TaskOptions(KEY)))
     return TorchTask(
         network(case),
@@ -168,7 +234,8 @@ def client_data(case: Case, task: Any) -> tuple[Tensor, Tensor]:
 
     x, y = task._train
     index = torch.from_numpy(np.stack(list(task.clients)))
-    return (x[index] if case.name == "resnet9-1" else fashion_mnist.normalise(x[index])), y[index]
+    stored = case.name == "resnet9-1" or case.name.startswith("text")
+    return (x[index] if stored else fashion_mnist.normalise(x[index])), y[index]
 
 
 def cohorts_of(task: Any) -> Any:
@@ -655,7 +722,7 @@ def main() -> int:
     for engine in options.engines:
         now = time.perf_counter()
         wanted = [n for n in names if (engine, n) not in LEFT_OUT]
-        rows += run_engine(engine, wanted, options.quick, 120 if options.quick else 300) if wanted else []
+        rows += run_engine(engine, wanted, options.quick, 180 if options.quick else 600) if wanted else []
         print(f"{TITLES[engine]}: {time.perf_counter() - now:.0f} s", file=sys.stderr, flush=True)
     for name in names:
         show(rows, name)

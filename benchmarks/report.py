@@ -118,9 +118,15 @@ def resnet_round() -> str:
 
 def local_steps() -> str:
     rows = (
-        [r["how"], f"{r['1_steps_ms']:.0f}", f"{r['5_steps_ms']:.0f}"] for r in load("local_steps")["rows"]
+        [f"{r['net']}: {r['how']}", f"{r['1_steps_ms']:.0f}", f"{r['5_steps_ms']:.0f}"]
+        for r in load("local_steps")["rows"]
     )
-    return table(["100 clients, CPU ms a round", "one gradient each", "five steps each"], rows)
+    return table(["CPU ms, one thread", "one gradient each", "five steps each"], rows)
+
+
+def rounds() -> str:
+    rows = ([r["round"], f"{r['ms']:.1f}", f"{r['over_static']:.2f}"] for r in load("local_steps")["rounds"])
+    return table(["a round of the MLP", "CPU ms, one thread", "over static"], rows)
 
 
 def clients() -> str:
@@ -197,7 +203,19 @@ def text() -> str:
     )
 
 
-TABLES = (subspaces, growth, fwht, memory, first_call, full_size, resnet_round, clients, peers, local_steps)
+TABLES = (
+    subspaces,
+    growth,
+    fwht,
+    memory,
+    first_call,
+    full_size,
+    resnet_round,
+    clients,
+    peers,
+    local_steps,
+    rounds,
+)
 
 
 def fill(path: Path, tables: Iterable[Callable[[], str]]) -> None:

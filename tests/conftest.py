@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-import narrowcast.cli.terminal  # noqa: F401  # its console keeps the COLUMNS of its first import
 from doors import doors as doors
 from narrowcast import registry
 from narrowcast.numerics import pool

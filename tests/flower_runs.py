@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import faulty_app
+from narrowcast import files
 from narrowcast.flower.demo import write_app
 from narrowcast.flower.local_fleet import LocalFleet
 from narrowcast.rounds import records
@@ -43,6 +44,15 @@ def until(condition: Callable[[], object], what: str, seconds: float = 1200.0) -
 def rounds(run: Path) -> int:
     path = run / "records.jsonl"
     return len(records.read(path)) if path.is_file() else 0
+
+
+def is_free(run: Path) -> bool:
+    """Whether no process holds the run's folder."""
+    try:
+        with files.locked(run):
+            return True
+    except RuntimeError:
+        return False
 
 
 def finish(fleet: LocalFleet, run: Path, submitted: subprocess.Popen[bytes]) -> list[RoundRecord]:

@@ -27,6 +27,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from federations import settings, whole
 from fitting import made
+from narrowcast.aggregates.mean import MEAN
 from narrowcast.flower.examination import Examination
 from narrowcast.flower.messages import Answer, Ask, Exam, Have, Here, Order, Sums, Upload, pack, unpack
 from narrowcast.flower.uploads import Uploads
@@ -207,7 +208,7 @@ def _of_flower() -> Iterator[Target]:
     def answer(told: Answer) -> None:
         drops, acc = list[Any](), Accumulator(zero.total.clone())
         drop = lambda *a: drops.append(a)  # noqa: E731
-        uploads = Uploads(run.method, acc, round, {3: 1, 4: 1}, v.numel(), drop)
+        uploads = Uploads(run.method, MEAN, acc, round, {3: 1, 4: 1}, v.numel(), drop)
         uploads.take(told.uploads, [3, 4])
         acc = uploads.added(run.norms, 10)
         assert torch.isfinite(acc.total).all()

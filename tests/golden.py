@@ -25,6 +25,7 @@ from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.keyed import Purpose
 from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.task import Batch, Task
 from narrowcast.rounds.training import Training
@@ -91,11 +92,18 @@ def followed(run: Training) -> dict[str, Any]:
     return {"bytes": [row[:5] for row in rows], "theta": [row[5] for row in rows]}
 
 
+class Unjudged(Simulation):
+    """What it trains on is noise, at rates that some methods blow up with: bits are asked for, no model."""
+
+    def judge(self, record: RoundRecord) -> None:
+        return
+
+
 def simulated(name: str, per_client: bool, **options: Any) -> dict[str, Any]:
     plan = Plan(
         cohort=5, lr=0.25, rounds=9, key=KEY, run=RUN, per_client=per_client, dropout=0.2, participation=0.9
     )
-    return followed(Simulation(Exact(), made(name, **SMALL | options), plan))
+    return followed(Unjudged(Exact(), made(name, **SMALL | options), plan))
 
 
 def matrix(kind: str, D: int, d: int) -> str:
@@ -162,8 +170,13 @@ def _narrow(name: str) -> dict[str, Any]:
 
 
 def machine() -> dict[str, str]:
-    """What the bits of a gradient, and of a method's own sums, may depend on."""
-    return {"torch": str(torch.__version__), "cpu": torch.backends.cpu.get_cpu_capability()}
+    """What the bits of a gradient, and of a method's own sums, may depend on: products differ by CPU."""
+    capability, info = torch.backends.cpu.get_cpu_capability(), Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    told = dict(line.split(":", 1) for line in lines if ":" in line)
+    which = {name.strip(): value.strip() for name, value in told.items()}
+    model = "-".join(which.get(name, "?") for name in ("vendor_id", "cpu family", "model"))
+    return {"torch": str(torch.__version__), "cpu": f"{capability} {model}"}
 
 
 def answer(name: str) -> Any:

@@ -57,6 +57,17 @@ class Boasting(Uncompressed):
 
 
 @dataclass(frozen=True)
+class Scattered(Uncompressed):
+    """Reads its numbers to places in a row, and says that they are the row."""
+
+    incomparable = ""  # type: ignore[assignment]
+
+    def terms(self, acc: Any, up: Any) -> Any:
+        k, numbers = super().terms(acc, up)
+        return (k, torch.arange(numbers.numel())), numbers
+
+
+@dataclass(frozen=True)
 class Modest(Uncompressed):
     """Is linear, and does not say so."""
 
@@ -163,6 +174,7 @@ METHODS: dict[str, Any] = {
     "test_every_visit_gives_the_servers_theta": Off,
     "test_a_tampered_download_gives_the_servers_theta_or_a_wire_error": Startled,
     "test_the_payload_of_a_sum_is_the_sum_of_the_payloads_as_declared": Boasting,
+    "test_uploads_that_can_be_compared_fill_a_row": Scattered,
     "test_clients_keep_what_is_declared_and_nothing_is_changed_in_place": Hoarding,
     "test_the_same_update_and_key_give_the_same_bytes_within_the_bound": Moody,
     "test_an_empty_round_leaves_the_state_as_it_was": Restless,

@@ -8,7 +8,6 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -21,7 +20,6 @@ import outside
 from doors import Doors
 from fake_grid import FakeGrid
 from narrowcast import registry
-from narrowcast.cli import terminal
 from narrowcast.cli.app import app
 from narrowcast.errors import ConfigError
 from narrowcast.flower import FleetSettings, client_app
@@ -62,8 +60,7 @@ FLAGS = {"clip": 0.5, "noise": 0.1, "clients": 8, "cohort": 4, "rounds": 6, "lr"
 
 
 def call(*words: object, code: int = 0) -> str:
-    with patch.object(terminal.console, "_width", 120):
-        done = CliRunner().invoke(app, list(map(str, words)))
+    done = CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "120"})
     assert done.exit_code == code, done.output
     return done.output
 

@@ -209,7 +209,10 @@ def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
     out = tmp_path / "run"
     narrowcast("run", "digits", *SHORT, "--out", out)
     (out / "notes.txt").write_text("kept")
-    assert narrowcast("run", "digits", *SHORT, "--seed", "3", "--out", out, "--force").exit_code == 0
+    assert (
+        narrowcast("run", "digits", *SHORT, "--lr", "1", "--seed", "3", "--out", out, "--force").exit_code
+        == 0
+    )
     assert run_folder.load_config(out).seed == 3
     assert (out / "notes.txt").read_text() == "kept"
     assert (mine / "thesis.txt").read_text() == "years of work"

@@ -56,7 +56,7 @@ def test_help_says_every_choice_and_every_default() -> None:
     shown = " ".join(narrowcast("run", "--help", columns=300).output.split())
     for name, known in CHOICES.items():
         for choice in known if name != "task" else ():
-            assert choice in shown, (name, choice)
+            assert choice in shown.replace("- ", "-"), (name, choice)  # lines are broken at hyphens
     assert re.search(r"--warmup COUNT .*?\[default: 0\]", shown)
     assert re.search(r"--dropout FLOAT .*?\[default: 0\.0\]", shown)
 

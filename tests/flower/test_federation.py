@@ -1,5 +1,6 @@
 """The Flower driver against the simulator, and against nodes that fail, lie, leave and come back."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -11,7 +12,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from fake_grid import FakeGrid
 from federations import ROUNDS, edited, federation, impatient, settings, simulation, whole  # noqa: F401
 from fitting import made
-from narrowcast.errors import ConfigError
+from narrowcast.errors import ConfigError, Diverged
 from narrowcast.flower import FleetSettings, client_app, fleet
 from narrowcast.flower import messages as flower_messages
 from narrowcast.flower.federation import Federation
@@ -348,6 +349,46 @@ def test_who_is_present_is_the_only_difference_to_the_simulators_sampling() -> N
     for number in range(6):
         came = sorted(here.cohorts.come(number).tolist())
         assert sorted(c for order in orders_of(there, grid) for c in order.clients) == came
+
+
+def test_simulated_liars_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--attackers 0.2 are of the in-process simulator"):
+        whole(settings(attackers=0.2))
+
+
+@pytest.mark.parametrize("method", ["time-varying", "k-subspace", "fedavg"])
+def test_a_fleet_with_a_rule_against_liars_trains_what_the_simulator_trains(method: str) -> None:
+    config = settings(method, lr=0.05 if method == "fedavg" else 2.0, cohort=11, aggregate="trimmed-mean")
+    here, (there, _) = simulation(config), whole(config, nodes=4)
+    start = here.theta.clone()
+    for mine, theirs in zip(here, there, strict=True):
+        assert (mine.up, mine.clients) == (theirs.up, theirs.clients)
+    assert (here.theta - start).norm() > 0
+    assert (here.theta - there.theta).norm() < 1e-4 * (here.theta - start).norm()
+
+
+def test_a_liar_on_a_node_is_outvoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its upload is in order, within the bound on norms, and turned round."""
+    config = settings(cohort=12, lr=2.0, rounds=4)
+    honest, _ = whole(config)
+    list(honest)
+    ways = {}
+    for rule in ("mean", "median"):
+        run, _ = whole(config.but(aggregate=rule), norm_bound=0.0)
+        truly = run.method.terms
+
+        def lie(acc, up, truly=truly):
+            where, numbers = truly(acc, up)
+            return where, numbers * (-100.0 if up.key == lie.key else 1.0)
+
+        for _ in range(4):
+            lie.key = run.now().client_key(3)
+            with monkeypatch.context() as patch:
+                patch.setattr(type(run.method), "terms", lambda self, acc, up: lie(acc, up))
+                with contextlib.suppress(Diverged):  # as the mean's run ends
+                    run.step()
+        ways[rule] = float((run.theta - honest.theta).norm())
+    assert ways["median"] < 0.2 * ways["mean"]
 
 
 def test_dropout_is_refused_because_nodes_drop_out_by_themselves() -> None:

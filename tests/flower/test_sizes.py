@@ -26,7 +26,8 @@ def test_it_passes(size: int, settings: dict[str, object], least: int, tmp_path:
     """An update counts only if it names the digest of the server's theta, so both sides have every number."""
     run, app = tmp_path / "run", shutil.copytree(APP, tmp_path / "app")
     project = app / "pyproject.toml"
-    project.write_text(project.read_text().replace("size = 1048577", f"size = {size}"))
+    words = project.read_text().replace("size = 1048577", f"size = {size}")
+    project.write_text(words if "dim" in settings else words.replace("dim = 256\n", ""))
     one = {"clients": 1, "cohort": 1, "min_clients": 1, "folder": str(run), **settings}
     with LocalFleet(tmp_path / "fleet") as fleet:
         fleet.start_node(0, 1)

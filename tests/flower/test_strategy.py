@@ -1,5 +1,7 @@
 """NarrowcastStrategy in a ServerApp of one's own: Flower's loop, the same model."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,9 @@ from fake_grid import FakeGrid
 from narrowcast.errors import ConfigError
 from narrowcast.flower import FleetSettings, LoaderTask, ModelTask, NarrowcastStrategy, client_app, fleet
 from narrowcast.flower.federation import Federation
+from narrowcast.flower.server import driver, find_rate
+from narrowcast.rounds import rates
+from narrowcast.runs.prepared import prepare
 from narrowcast.runs.reading import make_config
 
 CLIENTS, ROUNDS = 4, 6
@@ -127,3 +132,24 @@ def test_lr_auto_is_taken_from_a_first_round_of_the_nodes() -> None:
     assert 0 < strategy.run.plan.rate < 100
     assert len(strategy.records) == ROUNDS
     assert strategy.records[-1].loss < strategy.records[0].loss
+
+
+def test_a_long_run_on_a_fleet_is_worth_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes' own losses tell good rates from bad ones: no data at the server."""
+    settings = {**SETTINGS, "lr": "auto"}
+    assert rates.LONG > 12
+    monkeypatch.setattr(rates, "LONG", 12)
+    monkeypatch.setattr(rates, "SHORTEST", 3)
+    config = make_config({"task": "custom", "rounds": 12, **settings})
+    grid, task = FakeGrid(client_app(build, config=config), CLIENTS), ModelTask(make_model(), clients=CLIENTS)
+    run = prepare(config, task, b"the salt")
+    found = find_rate(run, Path("unused"), driver(grid, FLEET))
+    assert found.rounds == 1 + 3 * len(found.trials)
+    assert len(found.trials) >= 5
+    rate = found.rate
+    low, high = (found.trials[f"{r:g}"] for r in sorted(map(float, found.trials))[:: len(found.trials) - 1])
+    best = min(loss for loss in found.trials.values() if loss is not None)
+    assert low is not None
+    assert best < low
+    assert high is None or best <= high
+    assert rate < max(map(float, found.trials))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import patch
 
 from typer.testing import CliRunner, Result
 
-from narrowcast.cli import terminal
 from narrowcast.cli.app import app
 
 SHORT = ("--width", 8, "--rounds", 8, "--cohort", 40)
 
 
 def narrowcast(*words: object, columns: int = 45) -> Result:
-    with patch.object(terminal.console, "_width", columns):
-        return CliRunner().invoke(app, [str(word) for word in words])
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": f"{columns}"})
 
 
 def test_the_hour(tmp_path: Path) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from typer.testing import CliRunner, Result
 
 import narrowcast as nc
-from narrowcast.cli import terminal
 from narrowcast.cli.app import app
 
 
 def narrowcast(*words: object) -> Result:
-    with patch.object(terminal.console, "_width", 60):
-        return CliRunner().invoke(app, [str(word) for word in words])
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "60"})
 
 
 def test_an_own_model_learns_at_a_rate_that_nobody_gave() -> None:

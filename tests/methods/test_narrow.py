@@ -166,28 +166,57 @@ def test_history_and_checkpoint_stay_bounded(rounds, monkeypatch):
     assert sum(p.points.numbers.nbytes for p in server.trail.history) <= 1000
 
 
+def downloads(epochs, first, **options):
+    """(numbers, bits) of each download to a client that comes once an epoch, at round `first` of it."""
+    period, dim, K = 20, options["dim"], options.get("subspaces", 1)
+    m = method("k-subspace-time-varying", key=1, **{"subspaces": 1, **options})
+    theta0, layout = torch.zeros(4 * dim), Layout(("w",), ((4 * dim,),))
+    server, model = m.server(theta0, layout), m.newcomer(theta0, layout)
+    drift = torch.from_numpy(keyed.normals(7, Purpose.NORMALS, K * dim)).view(K, dim)
+    rounds = epochs * period
+    for number in range(rounds):
+        if number % period == first:
+            down = m.download(server, model.version)
+            yield K * dim * len(down.blocks), sum(8 * len(b.data) for b in down.blocks)
+            model, _ = m.reconcile(model, down, server.version)
+        acc = m.zero(server)
+        noise = torch.from_numpy(keyed.normals(number, Purpose.NORMALS, K * dim)).view(K, dim)
+        acc.total[:] = noise + drift * 0.3
+        acc = type(acc)(acc.total, 1.0, acc.stage, 1)
+        info = (number // period, False, min(number + 1, rounds - number) / rounds, period)
+        server = m.step(server, acc, RoundInfo(number, *info, (number + 0.5) / rounds))
+
+
 @pytest.mark.parametrize("bits", [0.75, 2.5, 6.0])
-@pytest.mark.parametrize(("refresh", "epochs"), [(0, 2), (0, 8), (20, 8), (7, 4)])
-def test_downloads_take_the_bits_that_were_asked_for(bits, refresh, epochs):
+@pytest.mark.parametrize(
+    ("K", "refresh", "epochs"), [(1, 0, 2), (1, 0, 8), (1, 20, 8), (1, 7, 4), (3, 0, 4), (3, 20, 4)]
+)
+def test_downloads_take_the_bits_that_were_asked_for(bits, K, refresh, epochs):
     """Of a client that comes once an epoch, as a mean over the run, all phases of an epoch alike."""
-    period, dim, total, numbers = 20, 1024, 0, 0
-    for first in (3, 10, 17):
-        m = method("narrow", key=1, dim=dim, down_bits=bits, refresh=refresh or 10**9)
-        theta0, layout = torch.zeros(2 * dim), Layout(("w",), ((2 * dim,),))
-        server, model = m.server(theta0, layout), m.newcomer(theta0, layout)
-        drift = torch.from_numpy(keyed.normals(7, Purpose.NORMALS, dim))
-        for number in range(epochs * period):
-            if number % period == first:
-                down = m.download(server, model.version)
-                total += sum(8 * len(b.data) for b in down.blocks)
-                numbers += dim * len(down.blocks)
-                model, _ = m.reconcile(model, down, server.version)
-            acc = m.zero(server)
-            acc.total[0] = torch.from_numpy(keyed.normals(number, Purpose.NORMALS, dim)) + drift * 0.3
-            acc = type(acc)(acc.total, 1.0, acc.stage, 1)
-            rate = min(number + 1, epochs * period - number) / (epochs * period)
-            server = m.step(server, acc, RoundInfo(number, number // period, False, rate, period))
+    options = {"dim": 1024, "down_bits": bits, "subspaces": K, "refresh": refresh or 10**9}
+    sent = [pair for first in (3, 10, 17) for pair in downloads(epochs, first, **options)]
+    numbers, total = map(sum, zip(*sent, strict=True))
     assert abs(total / numbers / bits - 1) < 0.15
+
+
+@pytest.mark.parametrize("refresh", [10**9, 20])
+def test_a_tilt_spends_bits_early_and_as_many_in_all(refresh):
+    options = {"dim": 1024, "down_bits": 2.0, "down_tilt": 0.4, "refresh": refresh}
+    runs = [list(downloads(6, first, **options)) for first in (3, 10, 17)]
+    numbers, total = map(sum, zip(*(pair for run in runs for pair in run), strict=True))
+    assert abs(total / numbers / 2.0 - 1) < 0.15
+    halves = [
+        sum(bits for run in runs for _, bits in run[part])
+        / sum(count for run in runs for count, _ in run[part])
+        for part in (slice(0, 3), slice(3, 6))
+    ]
+    assert halves[0] > 1.3 * halves[1]  # 2.4 and 1.6 bits are asked for
+
+
+@pytest.mark.parametrize("tilt", [-0.1, 1.0, float("nan")])
+def test_a_tilt_out_of_range_is_refused(tilt):
+    with pytest.raises(ValueError, match="down_tilt"):
+        method("static", down_bits=2.0, down_tilt=tilt)
 
 
 def test_a_change_that_is_too_far_is_refused():

@@ -90,7 +90,7 @@ def test_summing_before_compressing_changes_nothing_but_the_last_bits(task, name
 
 def by_gradients(task, monkeypatch):
     """Clients one by one: side by side nobody asks for a gradient."""
-    for name in ("walk", "gradients", "gradient_rows"):
+    for name in ("gradients", "gradient_rows", "walk_rows", "walk_sums"):
         monkeypatch.setattr(task, name, partial(getattr(Task, name), task))
 
 

@@ -125,7 +125,7 @@ def test_a_file_says_where_its_base_is_from(tmp_path: Path) -> None:
     assert (model.base.task, model.base.name, model.base.seed) == ("digits", "", 3)
     assert model.base.settings["width"] == 16
     assert model.layout.size == 1482
-    assert (model.settings["up_bits"], model.settings["down_bits"]) == (1.0, 3.0)
+    assert (model.settings["up_bits"], model.settings["down_bits"]) == (1.0, 2.0)
     pretrained = make_config({"task": "sst2", "model": str(tmp_path / "run"), "rounds": 1, "data": "/secret"})
     base = base_of(pretrained, build("digits", config.task_options()))
     assert base.name == "run"
@@ -161,3 +161,14 @@ def test_few_bits_make_a_small_file(tmp_path: Path) -> None:
     modelfile.save(tmp_path / "m", "narrow", {"key": 5, "dim": 2000, "refresh": 4}, server, theta0, layout)
     assert (tmp_path / "m").stat().st_size < 5 * 2000 * 4 / 8 + 500
     assert torch.equal(modelfile.load_model(tmp_path / "m", theta0), method.theta(server))
+
+
+def test_settings_of_more_numbers_than_the_model_has_are_refused_at_once(tmp_path: Path) -> None:
+    """Found by `make fuzz`: few bytes of zeros were read as 2^32 numbers, for half a minute."""
+    config = make_config({"task": "quadratic", "width": 50, "dim": 8, "rounds": 1, "lr": 0.1})
+    folder = runner.start(config, tmp_path / "run")
+    model = modelfile.read(folder / "model.narrowcast")
+    task, _ = runner.rebuild(folder)
+    wrong = msgspec.structs.replace(model, settings={**model.settings, "dim": 2**32 - 1})
+    with pytest.raises(WireError, match="dim 4294967295 exceeds the model's 50 parameters"):
+        modelfile.rebuild(wrong, task.theta0())

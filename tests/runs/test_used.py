@@ -151,3 +151,23 @@ def test_a_run_begun_by_an_older_version_keeps_its_identity() -> None:
     """The run of tests/runs/v1/fedkseed.toml had this one in its checkpoint."""
     config = make_config(read_toml(Path(__file__).with_name("v1") / "fedkseed.toml"))
     assert prepare(config).plan.run.hex() == "f5846a948301adb8"
+
+
+def test_a_setting_that_nobody_gave_is_its_methods_own():
+    """A run in few bits is none in float32: what is left open agrees with what the method makes of it."""
+
+    def config(method, **settings):
+        return make_config({"task": "digits", "epochs": 1, "lr": 1.0, "method": method, **settings})
+
+    few, tilted = {"down_bits": 2.0}, {"down_bits": 2.0, "down_tilt": 0.4}
+    for asked, resolved, agree in (
+        (config("static"), config("static"), True),
+        (config("static"), config("static", **few), False),
+        (config("static", **few), config("static", **tilted), False),
+        (config("static", **tilted), config("static", **tilted), True),
+        (config("narrow"), config("narrow", up_bits=1.0, **tilted), True),
+        (config("narrow"), config("narrow", up_bits=1.0, down_bits=3.0), False),
+        (config("topk"), config("topk", k=50), True),  # which depends on the model
+        (config("ef21"), config("ef21", clients=50), True),  # and these on the task
+    ):
+        assert asked.agrees_with(resolved) == agree

@@ -754,7 +754,7 @@ def test_gradients_of_many_batches_are_those_of_each(module, monkeypatch):
     assert task._stacked == (module is stack or type(task.module) is nn.Linear)
     many = [(loss, gradient.clone()) for loss, gradient in task.gradients(theta, batches)]
     assert len(many) == len(batches)
-    monkeypatch.setattr("narrowcast.tasks.torch_task.CACHE_AT_ONCE", 7 * 4 * theta.numel())
+    monkeypatch.setattr("narrowcast.tasks.stacks.CACHE_AT_ONCE", 7 * 4 * theta.numel())
     rows = [(losses, rows.clone()) for losses, rows in task.gradient_rows(theta, batches)]
     assert [loss for losses, _ in rows for loss in losses] == [loss for loss, _ in many]
     assert torch.equal(torch.cat([each for _, each in rows]), torch.stack([v for _, v in many]))

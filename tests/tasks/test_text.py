@@ -19,7 +19,9 @@ pytest.importorskip("transformers", reason="needs the extra narrowcast[text]")
 import transformers
 
 from narrowcast.cli.app import app
+from narrowcast.numerics import pool
 from narrowcast.rounds import records
+from narrowcast.rounds.local import Local, client_updates
 from narrowcast.rounds.task import Batch
 from narrowcast.runs import run_folder, runner
 from narrowcast.runs.reading import make_config
@@ -94,6 +96,22 @@ def _lm(module: nn.Module, at_once: int = 64) -> LanguageModel:
     texts = ids, [len(i) // 2 for i in ids]
     clients = [np.array([0, 1]), np.array([2, 3])]
     return LanguageModel(module, train=texts, test=texts, clients=clients, name="lm", at_once=at_once)
+
+
+def test_local_steps_by_two_workers_have_the_same_bits() -> None:
+    """A module of transformers and its copy, in two threads at once; dropout is off, so nothing is drawn."""
+    found = []
+    for workers in (1, 2):
+        torch.manual_seed(0)
+        task, local = _lm(_gpt2()), Local(2, 0, 0.1)
+        with pool.using(workers):
+            assert not task.draws
+            updates = client_updates(task, task.theta0(), [(0, 1), (1, 2)], local, 3)
+            found.append([(loss, v.clone()) for loss, v in updates])
+            assert len(task.copies()) == workers
+    for (loss, v), (same, w) in zip(*found, strict=True):
+        assert loss == same
+        assert torch.equal(v, w)
 
 
 def _one_by_one(module: nn.Module, i: int) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from narrowcast.bench.device import PASSES
 from narrowcast.bench.kernels import Measured
 from narrowcast.tables import PlainTable, plain_table
 from narrowcast.units import format_count, format_seconds
@@ -24,6 +25,16 @@ def subspaces(rows: list[Measured], machine: Measured) -> PlainTable:
         lines.append(["  a new subspace", format_seconds(row["new_subspace_s"]), "", ""])
     caption = f"{machine['cpu']}, {machine['threads']} threads; project and add_expanded are the rotation's"
     return plain_table(["", "time", "over copy", "faster than\ntorch fastfood"], lines, caption)
+
+
+def on_device(rows: list[Measured], described: str) -> PlainTable:
+    lines = []
+    for row in rows:
+        for name in ("copy", *PASSES):
+            first = f"D = {format_count(row['D'])}, d = {row['d']}: copy" if name == "copy" else f"  {name}"
+            seconds = row[f"{name}_s"]
+            lines.append([first, format_seconds(seconds), f"{seconds / row['copy_s']:.2f}"])
+    return plain_table(["", "time", "over copy"], lines, described)
 
 
 def transforms(rows: list[Measured]) -> PlainTable:

@@ -29,8 +29,10 @@ def run(
 ) -> None:
     """Train: a task by name or a TOML file, with flags over it. Each run has a folder of its own."""
     with plain_errors():
-        if resume is not None and (task or flags or out or force):
-            raise ConfigError("--resume takes its settings from the run's folder: give it alone")
+        if resume is not None and (task or flags.keys() - {"device"} or out or force):
+            raise ConfigError(
+                "--resume takes its settings from the run's folder: give it alone, or with --device"
+            )
         config = None if resume else _config(task, flags)
         folder = resume or out or Path("runs") / _folder_name(config)
         from narrowcast.cli.show import show_runs
@@ -45,7 +47,7 @@ def run(
             RunProgress(console) as progress,
             tracked(trackers, folder, progress) as on_record,
         ):
-            _drive(config, folder, on_record, force, progress.trial)
+            _drive(config, folder, on_record, force, progress.trial, flags.get("device"))
         show_runs([folder])
 
 
@@ -56,11 +58,15 @@ def _again(folder: Path) -> str:
     return f"narrowcast run --resume {folder}" if run_folder.is_run(folder) else "the same command"
 
 
-def _drive(config: RunConfig | None, folder: Path, on_record: Any, force: bool, on_trial: Any) -> None:
+def _drive(
+    config: RunConfig | None, folder: Path, on_record: Any, force: bool, on_trial: Any, device: str | None
+) -> None:
     """Begin the run, or go on with it, on the engine it asks for."""
     from narrowcast.runs import run_folder, runner
 
     settings = config or run_folder.load_config(folder)
+    if config is None and device is not None and settings.engine != "here":
+        raise ConfigError(f"--device {device}: of --engine {settings.engine} clients compute on the CPU")
     if settings.engine == "flower-sim":
         from narrowcast.cli.flower import require
 
@@ -69,7 +75,7 @@ def _drive(config: RunConfig | None, folder: Path, on_record: Any, force: bool, 
 
         sim.run(settings, folder, on_record, force=force, resume=config is None)
     elif config is None:
-        runner.resume(folder, on_record)
+        runner.resume(folder, on_record, device=device)
     else:
         runner.start(config, folder, on_record, force, on_trial=on_trial)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -17,7 +18,15 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Terminal(Console):
-    """Shows escape sequences in a text and does not obey them: labels and errors may be strangers' words."""
+    """Shows escape sequences in a text and does not obey them: labels and errors may be strangers' words.
+
+    As wide as COLUMNS says when something is printed, not when this module was imported.
+    """
+
+    def __init__(self, width: int | None = None, **options: Any) -> None:
+        super().__init__(width=width, **options)
+        if not self.is_jupyter:
+            self._width = width  # rich has put the COLUMNS of now there, and else asks for it each time
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):

@@ -15,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from narrowcast.ddp import sums
 from narrowcast.ddp.state import IntrinsicState, Waiting
+from narrowcast.rounds import devices
 
 
 def intrinsic_hook(
@@ -50,6 +51,7 @@ def agree(state: IntrinsicState, device: torch.device) -> None:
         )
     if state.bits != sums.PLAIN_BITS:
         sums.packing(state.bits, dist.get_world_size(state.group))  # or an error: too few bits for so many
+    devices.ready(state.method, device)
     state.agreed = True
 
 
@@ -59,7 +61,7 @@ def collect(state: IntrinsicState, bucket: dist.GradBucket) -> Waiting:  # type:
     if buffer.layout != torch.strided:
         raise ValueError(f"a bucket has {buffer.layout} gradients: build the embedding with sparse=False")
     if state.flat is None:
-        state.flat = torch.empty(state.D)
+        state.flat = torch.empty(state.D, device=buffer.device)
     places, gradients = state.layout.split(state.flat), {}
     for p, part in zip(bucket.parameters(), bucket.gradients(), strict=True):
         name, gradient = state.names.get(p), as_laid_out(part, p)

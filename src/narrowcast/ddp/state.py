@@ -130,6 +130,7 @@ class IntrinsicState:
         A, scale = self.subspace(), 1.0 if self.method.unbiased else self.method.dim / self.D
         key = keyed.derive(self.method.key, Purpose.DITHER, self.step)
         if self.error is not None and not self.rounding:
+            self.error = self.error.to(g.device)
             g.add_(self.error)
         x = A.project(g)
         if self.error is not None and self.rounding:
@@ -165,7 +166,7 @@ class IntrinsicState:
         """Tensors, numbers and a string. With error feedback every worker must save its own."""
         saved = {**self.settings(), "step": self.step}
         if self.error is not None:
-            saved |= {"error": self.error.clone(), "rank": self._rank()}
+            saved |= {"error": self.error.to("cpu", copy=True), "rank": self._rank()}
         return saved
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from narrowcast.flower import shelf
 from narrowcast.flower.messages import Ask, Exam, Order, pack, unpack
 from narrowcast.flower.node import Hosted, Node
 from narrowcast.flower.settings import allowed, run_settings
+from narrowcast.numerics.devices.names import AUTO
 from narrowcast.rounds.task import Task
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config
@@ -29,7 +30,7 @@ def client_app(
 
     Settings come from the app's config (`narrowcast.*`), or from `config`. Clients are numbered by the node's
     config: node p of P (`partition-id`, `num-partitions`) hosts clients p, p + P, p + 2P, ... , one for each
-    that its task has.
+    that its task has. With `device` in it ("cuda"), the task goes there; else it is where it was built.
 
     The server names the method and the task, and sends no code: names of others' are looked up among what is
     installed here. With `narrowcast-allow` in the node's config, only those of them that it lists; and it may
@@ -40,6 +41,7 @@ def client_app(
     def node(context: Context, run: bytes) -> Node:
         fixed: dict[str, Any] = {} if build is None else {"task": "custom"}
         settings = config or run_settings(context.run_config, allowed=allowed(context), **fixed)
+        settings = settings.model_copy(update={"device": str(context.node_config.get("device", AUTO))})
         made = build(context) if build else built_in(context, settings)
         hosted = made if isinstance(made, Hosted) else Hosted(made, _numbers(context, len(made.clients)))
         return Node(hosted, settings, shelf.of_node(context, run.hex(), f"from-{min(hosted.clients)}"))

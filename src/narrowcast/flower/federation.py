@@ -65,14 +65,20 @@ class Federation(Training):
             raise ConfigError(
                 f"--dropout {plan.dropout:g} is of the in-process simulator: nodes drop out by themselves"
             )
+        if plan.attackers:
+            raise ConfigError(
+                f"--attackers {plan.attackers:g} are of the in-process simulator: nobody is made to lie here"
+            )
         self.settings = settings
         self.fleet = Fleet(grid, plan.run, len(task.clients), settings)
-        self.norms = NormBound(settings.norm_bound)
+        # A bound by what others sent would let one client decide whether another is heard.
+        self.norms = NormBound(0.0 if self.aggregate.discreet else settings.norm_bound)
         self.counted: dict[int, int] = {}  # client -> the last round in which its update was counted
         self.kept: dict[int, int] = {}  # the same, as the checkpoint on disk has it
         self._digest0 = wire.digest(self.theta0)
         self._good: Server = self.server  # the last from which clients trained, or that was evaluated
         self._failed = 0  # roll-backs in a row
+        self._waited = False  # for clients, since this process began
         self._asked: Asked
 
     def collect(self, round: Round, record: RoundRecord) -> Accumulator:
@@ -81,7 +87,11 @@ class Federation(Training):
 
     def orders(self, round: Round, record: RoundRecord) -> list[Message]:
         """What goes to the nodes of this round's clients."""
-        self.fleet.wait(self.settings.min_clients, self.settings.wait)
+        if not (self.aggregate.discreet and self._waited):
+            self.fleet.wait(self.settings.min_clients, self.settings.wait)
+        else:
+            self.fleet.look()
+        self._waited = True
         work: dict[int, list[int]] = {}
         for client in self._choose(round, record):
             work.setdefault(self.fleet.host[client], []).append(client)
@@ -92,7 +102,8 @@ class Federation(Training):
         }
         uploads = Uploads(
             self.method,
-            self.method.zero(self.server),
+            self.aggregate,
+            self.nobody(),
             round,
             weights,
             self.task.layout.size,
@@ -157,7 +168,8 @@ class Federation(Training):
                 answer = received(reply, Answer, OVERHEAD + len(clients) * asked.uploads.bound)
                 self.fleet.members[node].have = answer.have
                 if answer.lacks:
-                    log.info("node %d is sent another download: %s", node, answer.lacks)
+                    if not self.aggregate.discreet:
+                        log.info("node %d is sent another download: %s", node, answer.lacks)
                     again.append(node)
                     continue
                 missing = asked.uploads.take(answer.uploads, clients)
@@ -174,11 +186,13 @@ class Federation(Training):
         uploads = self._asked.uploads
         acc = uploads.added(self.norms, self.settings.max_weight)
         record.up, record.clients, record.lost = uploads.bytes, len(uploads.counted), uploads.lost
+        if self.aggregate.discreet:  # whoever came, and whatever they sent: the round counts
+            return acc
         if len(uploads.counted) < self.settings.min_answers:
             log.warning(
                 "round %d has %d updates: the model stays as it was", record.round + 1, record.clients
             )
-            return self.method.zero(self.server)
+            return self.nobody()
         self.counted |= dict.fromkeys(uploads.counted, record.round)
         record.loss = uploads.losses / acc.weight if acc.weight else None
         return acc
@@ -186,27 +200,38 @@ class Federation(Training):
     def evaluate(self, record: RoundRecord) -> None:
         """At the server, where there is data, and at the nodes that hold examples out."""
         super().evaluate(record)
+        if self.aggregate.discreet:  # what nodes hold out is theirs too, and epsilon would not count it
+            return
         apart = msgspec.structs.replace(record, down=0)
         downloads = Downloads(self.method, self.server, self.now(), apart)
         exam = Examination(self.fleet, lambda node: self._sending(node, downloads), record)
         exam.hold(self.settings.timeout)
         record.evaluate_down = apart.down
 
-    def close(self, acc: Accumulator, record: RoundRecord) -> None:
+    def advance(self, acc: Accumulator, record: RoundRecord) -> None:
         """The server's step; one that leads to a model that cannot be used is taken back."""
-        if record.clients:
+        if record.clients and not self.aggregate.discreet:
             self._proven()  # clients have trained from it
         try:
-            if self._asked.uploads.ruined:
+            if self._asked.uploads.ruined and not self.aggregate.discreet:
                 raise Diverged("every client's loss or update was not finite: lower lr")
-            super().close(acc, record)
+            super().advance(acc, record)
             if not all_finite(self._theta):
                 raise Diverged("the model has an infinity or a NaN: lower lr")
         except Diverged as error:
             self._roll_back(record, error)
         else:
-            if record.metrics:
+            if record.metrics or self.aggregate.discreet:
                 self._proven()
+
+    def judge(self, record: RoundRecord) -> None:
+        try:
+            super().judge(record)
+        except Diverged:
+            self._good = self.method.server(
+                self.theta0, self.task.layout
+            )  # of those since none is known good
+            raise
 
     @property
     def good(self) -> Server | None:
@@ -228,7 +253,8 @@ class Federation(Training):
         self.server, self.round = self._good, record.round + 1
         with own_settings():
             self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
-        record.version, record.rolled_back = self.server.version, True
+        record.rolled_back = True
+        self.publish(record)
         record.node_metrics, record.node_examples = {}, 0  # of the model that was taken back
         record.metrics = self.task.evaluate(self._theta) if self.round == self.rounds else {}
         for member in self.fleet.members.values():  # versions are counted anew from here
@@ -237,6 +263,8 @@ class Federation(Training):
 
     def _drop(self, why: str, clients: list[int], record: RoundRecord, detail: str = "") -> None:
         record.dropped[why] = record.dropped.get(why, 0) + len(clients)
+        if self.aggregate.discreet:
+            return  # who was asked, and what became of it, is nobody's business
         named = ", ".join(map(str, sorted(clients)[:10])) + (" ..." if len(clients) > 10 else "")
         log.warning(
             "round %d, %s: client %s%s", record.round + 1, why, named, f" ({detail})" if detail else ""

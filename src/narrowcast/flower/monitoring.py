@@ -34,6 +34,7 @@ HELP = {
     "rounds_planned": "gauge rounds of the whole run",
     "parameters": "gauge D, parameters that are trained",
     "clients_counted": "gauge clients whose updates the last round counted",
+    "epsilon": "gauge of differential privacy, of every client so far, at most",
     "loss": "gauge mean training loss of the last round",
     "metric": "gauge of the last evaluation, at the server or at the nodes",
     "up_bytes_total": "counter payload that clients have sent",
@@ -88,7 +89,10 @@ class Metrics:
         yield "rounds_done", "", last.round + 1
         yield "rounds_planned", "", facts.rounds
         yield "parameters", "", facts.parameters
-        yield "clients_counted", "", last.clients
+        if last.epsilon is None:
+            yield "clients_counted", "", last.clients
+        else:
+            yield "epsilon", "", last.epsilon
         if last.loss is not None:
             yield "loss", "", last.loss
         for (name, where), value in sorted(self.metrics.items()):
@@ -99,7 +103,8 @@ class Metrics:
             yield "dropped_total", _labels(why=why), count
         yield "lost_states_total", "", totals["lost"]
         yield "rolled_back_total", "", totals["rolled_back"]
-        yield "round_seconds", "", last.seconds
+        if last.epsilon is None:
+            yield "round_seconds", "", last.seconds
         yield "last_round_timestamp_seconds", "", self.ended
 
 

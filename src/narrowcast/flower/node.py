@@ -18,7 +18,8 @@ from narrowcast.flower.messages import Answer, Exam, Have, Here, Order, Sums, Up
 from narrowcast.flower.shelf import Shelf
 from narrowcast.methods.base import Model, Private
 from narrowcast.numerics import flat
-from narrowcast.rounds import exchange, store
+from narrowcast.numerics.devices import names
+from narrowcast.rounds import devices, exchange, store
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.local import client_updates
 from narrowcast.rounds.task import Task
@@ -68,7 +69,10 @@ class Node:
         clients = hosted.total or config.clients or max(config.cohort or 1, len(hosted.clients))
         self.method: Any = config.build_method(clients)
         self.plan = config.plan(clients, b"\0" * 8)
+        if config.device != names.AUTO:
+            devices.placed(self.task, self.method, config.device)
         self.theta0 = self._theta0()
+        devices.ready(self.method, self.theta0.device)
         self.digest = wire.digest(self.theta0)
 
     def here(self) -> Here:
@@ -135,7 +139,8 @@ class Node:
     def _theta0(self) -> Tensor:
         """What the server sent as theta0, where it had to; else what the task starts from."""
         own, sent = self.task.theta0(), self.shelf.get("theta0")
-        return flat.from_bytes(sent) if sent is not None and len(sent) == 4 * own.numel() else own
+        fits = sent is not None and len(sent) == 4 * own.numel()
+        return flat.from_bytes(sent).to(own.device) if sent is not None and fits else own
 
     def _adopt(self, theta0: bytes) -> None:
         """Start from the server's theta0 from now on."""
@@ -145,7 +150,7 @@ class Node:
             )
         self.shelf.put("theta0", theta0)
         self.shelf.remove("model")
-        self.theta0 = flat.from_bytes(theta0)
+        self.theta0 = flat.from_bytes(theta0).to(self.theta0.device)
         self.digest = wire.digest(self.theta0)
 
     def _model(self) -> Model:
@@ -154,7 +159,7 @@ class Node:
         if data is None:
             return self._newcomer()
         kept = msgspec.msgpack.decode(data, type=_Kept)
-        base = flat.from_bytes(kept.base) if kept.base else self.theta0
+        base = flat.from_bytes(kept.base).to(self.theta0.device) if kept.base else self.theta0
         side = flat.from_bytes(kept.side) if kept.side is not None else None
         return Model(kept.version, kept.stage, base, self.task.layout, side)
 

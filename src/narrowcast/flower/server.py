@@ -59,16 +59,19 @@ def begin_or_resume(config: RunConfig, fleet: FleetSettings, driver: Driver, tas
         tracked(names_of(fleet.track), folder, _Progress(watch)) as on_record,
     ):
         if not run_folder.is_run(folder):
-            extra: dict[str, Any] = {"driver": driver, "find": partial(first_step, driver=driver)}
+            extra: dict[str, Any] = {"driver": driver, "find": partial(find_rate, driver=driver)}
             return runner.start(config, folder, on_record, force=True, task=task, **extra)
         attempts.agree(config, folder, "choose another narrowcast.folder, or remove it")
         log.info("going on with the run in %s", folder)
         return runner.resume(folder, on_record, task=task, driver=driver)
 
 
-def first_step(run: Prepared, folder: Path, driver: Driver) -> Found:
-    """The rate of `lr = auto` on a fleet, from one round of its updates: trials would take too long."""
-    found = rates.first_step(run.plan, run.method, lambda plan: driver(run.task, run.method, plan, folder))
+def find_rate(run: Prepared, folder: Path, driver: Driver) -> Found:
+    """The rate of `lr = auto` on a fleet, from its nodes' losses and updates: no data is needed here."""
+    clients = len(run.task.clients)
+    found = rates.on_a_fleet(
+        run.plan, run.method, clients, lambda plan: driver(run.task, run.method, plan, folder)
+    )
     log.info("%s", searched(found))
     return found
 
@@ -83,17 +86,13 @@ class _Progress:
         self.watch(facts, record)
         self.bytes += record.up + record.down
         known = {"loss": record.loss, **record.metrics} if facts.metric in record.metrics else {}
-        known = known or {"loss": record.loss}
+        known = {**(known or {"loss": record.loss}), "epsilon": record.epsilon}
+        if facts.privacy and record.round == 0:
+            log.info("differential privacy: %s", facts.privacy)
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in known.items() if value is not None)
         if record.node_metrics:
             held = ", ".join(f"{name} {value:.4g}" for name, value in record.node_metrics.items())
             numbers += f"  at the nodes, on {record.node_examples} held out: {held}"
         dropped = "".join(f"  {why}: {count}" for why, count in record.dropped.items())
-        log.info(
-            "round %d of %d  %s  %s of payload%s",
-            record.round + 1,
-            facts.rounds,
-            numbers,
-            format_bytes(self.bytes),
-            dropped,
-        )
+        payload = f"  {format_bytes(self.bytes)} of payload" if record.epsilon is None else ""
+        log.info("round %d of %d  %s%s%s", record.round + 1, facts.rounds, numbers, payload, dropped)

@@ -21,16 +21,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
+from narrowcast.errors import ConfigError
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.fleet import log
-from narrowcast.flower.server import driver, first_step
+from narrowcast.flower.server import driver, find_rate
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.flower.tasks import ModelTask
 from narrowcast.rounds.plan import AUTO
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.runs.prepared import prepare
 from narrowcast.runs.reading import make_config
-from narrowcast.runs.used import refuse_unused
+from narrowcast.runs.used import private, refuse_unused
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -46,8 +47,14 @@ class NarrowcastStrategy(Strategy):
         self.fleet = fleet or FleetSettings()
         self.records: list[RoundRecord] = []
         self.run: Federation | None = None
+        config = make_config({"rounds": 1, **self.settings})
+        if private(config):
+            raise ConfigError(
+                "a NarrowcastStrategy has no folder for the ledger of what was released, without which a run "
+                "begun anew would release more than epsilon says: use server_app for differential privacy"
+            )
         # What is wrong is said now, not in the first round.
-        refuse_unused(settings, make_config({"rounds": 1, **self.settings}))
+        refuse_unused(settings, config)
 
     def start(
         self,
@@ -68,7 +75,7 @@ class NarrowcastStrategy(Strategy):
         run = prepare(config, task, os.urandom(8))
         if run.plan.lr == AUTO:
             begin = driver(grid, self.fleet)
-            run = run.with_rate(first_step(run, Path(self.fleet.folder), begin).rate)
+            run = run.with_rate(find_rate(run, Path(self.fleet.folder), begin).rate)
         self.run = Federation(task, run.method, run.plan, grid, self.fleet)
         return super().start(
             grid,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from narrowcast.aggregates.base import Aggregate
 from narrowcast.flower.messages import Upload
 from narrowcast.methods.base import Accumulator, Method
 from narrowcast.numerics.process import own_settings
@@ -40,13 +41,15 @@ class Uploads:
     def __init__(
         self,
         method: Method[Any],
+        aggregate: Aggregate,
         acc: Accumulator,
         round: Round,
         weights: Mapping[int, int],
         D: int,
         drop: Drop,
     ) -> None:
-        self.method, self.acc, self.round, self.weights, self.drop = method, acc, round, weights, drop
+        self.method, self.aggregate, self.acc = method, aggregate, acc
+        self.round, self.weights, self.drop = round, weights, drop
         self.bound = OVERHEAD + method.upload_bound(D)  # bytes of one
         self.bytes = self.lost = 0
         self.losses = 0.0
@@ -97,7 +100,7 @@ class Uploads:
             try:
                 if update.norm > limit:
                     raise WireError(f"its norm is {update.norm:.3g}, others of late are below {limit:.3g}")
-                acc = self.method.add(acc, update.payload, weight)
+                acc = self.aggregate.add(self.method, acc, update.payload, weight)
             except WireError as error:
                 self.drop("refused", [client], str(error))
                 continue

@@ -40,6 +40,7 @@ class RoundInfo:
     epoch_end: bool
     rate: float
     period: int = 1  # rounds between two visits of a client that comes once an epoch
+    progress: float = 0.5  # how much of the run is over, 0 to 1
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ class Method(ABC, Generic[S]):
     prox: ClassVar[float] = 0.0  # FedProx's mu, by default
     weighted: ClassVar[bool] = True  # updates of a round may weigh differently
     stride: ClassVar[float] = 0.1  # a first step at a good rate, beside theta0 (rounds/rates.py)
+    fixed_length: ClassVar[bool] = False  # a step is as long, however small the gradient (rounds/rates.py)
+    vectors: ClassVar[bool] = False  # an upload is one vector, a row of the accumulator: it can be clipped
     whole_model: ClassVar[bool] = False  # every download is the whole model: none is a fallback
 
     @property
@@ -106,9 +109,19 @@ class Method(ABC, Generic[S]):
         return True
 
     @property
+    def on_device(self) -> bool:
+        """Whether theta and updates, of D numbers, may lie on a device; others refuse one before training."""
+        return False
+
+    @property
     def stateful(self) -> bool:
         """Whether clients keep private state: then every update must be compressed by its own client."""
         return False
+
+    @property
+    def incomparable(self) -> str:
+        """Why uploads of clients on one route are no rows of numbers in shared coordinates; "": they are."""
+        return f"those of {self.name} are not numbers in coordinates that all clients share"
 
     @property
     def probes(self) -> Directions | None:
@@ -182,7 +195,7 @@ class Method(ABC, Generic[S]):
 
     def norm(self, acc: Accumulator, up: Payload) -> float:
         """The Euclidean norm of an upload's numbers; one that does not fit is a WireError."""
-        return float(torch.linalg.vector_norm(self._bounded(acc, up)[1], dtype=torch.float64))
+        return float(torch.linalg.vector_norm(self.bounded(acc, up)[1], dtype=torch.float64))
 
     def add(self, acc: Accumulator, up: Payload, weight: float) -> Accumulator:
         """acc + weight * up, the weight capped. A payload that is refused leaves acc as it was."""
@@ -194,14 +207,15 @@ class Method(ABC, Generic[S]):
         return self._added(acc, total, 1.0, weight, count)
 
     def _added(self, acc: Accumulator, up: Payload, factor: float, weight: float, count: int) -> Accumulator:
-        where, numbers = self._bounded(acc, up)
+        where, numbers = self.bounded(acc, up)
         grown = acc.total[where] + (numbers if factor == 1.0 else numbers * factor)
         if not all_finite(grown):
             raise WireError("an update overflows the sum of the round")
         acc.total[where] = grown  # the accumulator is the one thing that is changed in place
         return replace(acc, weight=acc.weight + weight, count=acc.count + count)
 
-    def _bounded(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
+    def bounded(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
+        """`terms`, if no number of theirs is out of all proportion."""
         where, numbers = self.terms(acc, up)
         low, high = map(float, torch.aminmax(numbers)) if numbers.numel() else (0.0, 0.0)
         if max(-low, high) > MAX_NUMBER:  # finite, but no gradient:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from narrowcast.errors import Diverged
-from narrowcast.methods.base import finite
+from narrowcast.methods.base import RoundInfo, finite
 from narrowcast.methods.steps import Pace
 from narrowcast.numerics.kernels import rans
 from narrowcast.wire import formats
@@ -97,9 +97,9 @@ class Downlink(ABC):
 
     @abstractmethod
     def publish(
-        self, trail: Trail | None, exact: Tensor, version: int, stage: int, period: int
+        self, trail: Trail | None, exact: Tensor, version: int, stage: int, round: RoundInfo
     ) -> tuple[Trail | None, Tensor]:
-        """(the trail with this version, Sigma as it is published); clients come every `period` versions."""
+        """(the trail with this version, Sigma as it is published); clients come every `round.period`."""
 
     @abstractmethod
     def restart(self, trail: Trail | None, version: int, stage: int) -> Trail | None:
@@ -139,7 +139,7 @@ class AsNumbers(Downlink):
         return None
 
     def publish(
-        self, trail: Trail | None, exact: Tensor, version: int, stage: int, period: int
+        self, trail: Trail | None, exact: Tensor, version: int, stage: int, round: RoundInfo
     ) -> tuple[Trail | None, Tensor]:
         return None, wire.block(exact, self.format).numbers(exact.numel()).view_as(exact)
 
@@ -155,9 +155,13 @@ class AsNumbers(Downlink):
 
 @dataclass(frozen=True)
 class OnLattice(Downlink):
-    """w = s rint(Sigma / s), and k' - rint(w / s') from one version to another."""
+    """w = s rint(Sigma / s), and k' - rint(w / s') from one version to another.
+
+    A tilt spends more bits at the start and fewer at the end: `bits` as a mean over the run.
+    """
 
     bits: float
+    tilt: float = 0.0
 
     def size(self, count: int) -> float:
         return self.bits * count / 8
@@ -167,19 +171,20 @@ class OnLattice(Downlink):
         return Trail((Published(0, 0, zero),), Pace())
 
     def publish(
-        self, trail: Trail | None, exact: Tensor, version: int, stage: int, period: int
+        self, trail: Trail | None, exact: Tensor, version: int, stage: int, round: RoundInfo
     ) -> tuple[Trail | None, Tensor]:
         assert trail is not None
-        values, count = finite(exact).reshape(-1).numpy(), exact.numel()
+        values, count, period = finite(exact).reshape(-1).numpy(), exact.numel(), round.period
+        bits = self.bits * (1 + self.tilt * (1 - 2 * round.progress))
         start = self._start(trail, version - trail.pace.horizon(period), stage)
         change = self._change(values, start)
-        pace = trail.pace.after(change, float(np.abs(values).max()), count, self.bits, period)
+        pace = trail.pace.after(change, float(np.abs(values).max()), count, bits, period)
         points = lattice.nearest(exact, pace.step)
         if float(np.abs(points.numbers).max(initial=0)) * pace.step > rans.GREATEST:
             raise Diverged("the server's Sigma is beyond all numbers: lower --lr")
         trail = replace(trail, pace=pace).followed_by(version, stage, points)
         took = self._taken(trail, version - period, stage)
-        return replace(trail, pace=pace.paid(took, count, self.bits, period)), points.values.view_as(exact)
+        return replace(trail, pace=pace.paid(took, count, bits, period)), points.values.view_as(exact)
 
     def restart(self, trail: Trail | None, version: int, stage: int) -> Trail | None:
         assert trail is not None

@@ -38,6 +38,12 @@ class Entry:
         kind: Any = self.kind
         return tuple(f.name for f in fields(kind) if f.init and f.name not in self.fixes)
 
+    def default(self, name: str) -> Any:
+        """What an option is where nobody says it; None: it has none, or it depends on the model."""
+        kind: Any = self.kind
+        own = next((f.default for f in fields(kind) if f.name == name and f.default is not MISSING), None)
+        return self.defaults.get(name, own)
+
     def fitting(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the options that this method has: for settings that several methods share."""
         return {name: options[name] for name in self.options if name in options}

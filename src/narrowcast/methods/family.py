@@ -59,18 +59,19 @@ NARROW = Entry(
     Intrinsic,
     About(
         up="d numbers of 1 bit",
-        down="(m+1) d numbers of 3 bits when m stages behind",
+        down="(m+1) d numbers of 2 bits when m stages behind",
         client="d numbers",
         server="d numbers a stage, of a few bits, and those of the last versions",
         formula="as time-varying;  up: s (round(x/s + u) - u),  down: s rint(Sigma/s)",
         source="ours, on dithered quantisation (Roberts 1962) and entropy coding (Duda 2013)",
         text="""
 `time-varying` with few bits a number both ways, which `--up-bits` and `--down-bits` change and give to every
-method of the family: "Narrow numbers" in docs/methods.md has the mathematics.
+method of the family, more of those down at the start (`--down-tilt`): "Narrow numbers" in docs/methods.md has
+the mathematics.
 """,
     ),
     fixes={"subspaces": 1, "uplink": "f32", "downlink": "f32"},
-    defaults={"refresh": "epoch", "up_bits": 1.0, "down_bits": 3.0},
+    defaults={"refresh": "epoch", "up_bits": 1.0, "down_bits": 2.0, "down_tilt": 0.4},
 )
 COMBINATION = Entry(
     Intrinsic,

@@ -53,6 +53,7 @@ from narrowcast.wire.codes.lattice import PLAIN_BITS
 from narrowcast.wire.messages import Block, Payload, WireError
 
 MAX_SUBSPACES = 4096
+FAITHFUL = 3  # bits a number from which dithered uploads can be compared one by one
 CHANGE = 2  # a kind of download: the log, whose first Sigma is a change from what the client has
 _subspace = lru_cache(maxsize=MAX_SUBSPACES)(subspace)  # they hold no numbers, only settings
 
@@ -65,6 +66,7 @@ class Intrinsic(Method[IntrinsicServer]):
     """
 
     name: ClassVar[str] = "intrinsic"
+    vectors: ClassVar[bool] = True
     key: Key = 0
     dim: int = 1024
     subspaces: int = 1
@@ -77,6 +79,7 @@ class Intrinsic(Method[IntrinsicServer]):
     downlink: str = "f32"
     up_bits: float = PLAIN_BITS
     down_bits: float = PLAIN_BITS
+    down_tilt: float = 0.0
 
     def __post_init__(self) -> None:
         if self.dim < 1 or not 1 <= self.subspaces <= MAX_SUBSPACES:
@@ -94,15 +97,32 @@ class Intrinsic(Method[IntrinsicServer]):
             lattice.check_bits(f"{way}_bits", bits)
             if bits != PLAIN_BITS and format != "f32":
                 raise ValueError(f"{way}link {format} and {way}_bits {bits:g} are two formats: choose one")
+        if not 0 <= self.down_tilt < 1:
+            raise ValueError(f"down_tilt must be 0 to below 1, got {self.down_tilt:g}")
 
     @property
     def linear(self) -> bool:
         return formats.by_name(self.uplink).exact and self.up_bits == PLAIN_BITS
 
     @property
+    def on_device(self) -> bool:
+        return KINDS.find(self.subspace).on_device
+
+    @property
+    def incomparable(self) -> str:
+        if self.up_bits >= FAITHFUL:
+            return ""
+        return (
+            f"with --up-bits {self.up_bits:g} those are true in the mean alone, which such a rule does not "
+            f"take: {FAITHFUL} bits or more"
+        )
+
+    @property
     def down(self) -> Downlink:
         """How Sigma goes down."""
-        return AsNumbers(self.downlink) if self.down_bits == PLAIN_BITS else OnLattice(self.down_bits)
+        if self.down_bits == PLAIN_BITS:
+            return AsNumbers(self.downlink)
+        return OnLattice(self.down_bits, self.down_tilt)
 
     @property
     def setting(self) -> str:
@@ -171,13 +191,15 @@ class Intrinsic(Method[IntrinsicServer]):
         self, model: Model, down: Payload, version: int, out: Tensor | None = None
     ) -> tuple[Model, Tensor]:
         stage, base, blocks = down.stage, model.base, down.blocks
+        if self.dim > base.numel():  # a file's settings may say so: few bytes would become that many numbers
+            raise WireError(f"dim {self.dim} exceeds the model's {base.numel()} parameters")
         if down.kind == DENSE and len(blocks) == 1 and self._model_is_smaller(base.numel()):
-            theta = blocks[0].numbers(base.numel())
+            theta = blocks[0].numbers(base.numel()).to(base.device)
             theta = theta if out is None else out.copy_(theta)
             return replace(model, version=version, stage=stage), theta
         kinds = (LOG,) if model.side is None else (LOG, CHANGE)
         if down.kind == DENSE and len(blocks) == 2:
-            base, blocks = blocks[0].numbers(base.numel()), blocks[1:]
+            base, blocks = blocks[0].numbers(base.numel()).to(base.device), blocks[1:]
         elif down.kind not in kinds or not blocks or len(blocks) != stage - model.stage + 1:
             raise WireError(
                 f"a client at stage {model.stage} cannot use {len(blocks)} blocks of kind {down.kind} for "
@@ -241,7 +263,7 @@ class Intrinsic(Method[IntrinsicServer]):
         state, delta = self.optimiser.step(server.optimiser, mean(acc) * s, round.rate)
         exact = finite(server.exact - delta * s)
         version = server.version + 1
-        trail, sigma = self.down.publish(server.trail, exact, version, server.stage, round.period)
+        trail, sigma = self.down.publish(server.trail, exact, version, server.stage, round)
         server = replace(server, version=version, exact=exact, sigma=sigma, optimiser=state, trail=trail)
         return self._fold(server, round) if server.due(self.refresh, round) else server
 
@@ -253,7 +275,7 @@ class Intrinsic(Method[IntrinsicServer]):
             state = self.optimiser.carry(server.optimiser, lambda m: self._move(m, server))
         return replace(
             server,
-            base=self.theta(server),
+            base=finite(self.theta(server)),
             exact=zero,
             sigma=zero,
             log=server.log.followed_by(
@@ -267,14 +289,14 @@ class Intrinsic(Method[IntrinsicServer]):
     def _move(self, m: Tensor, server: IntrinsicServer) -> Tensor:
         """A vector on the old coordinates, in the new ones: (d/D) A_new^T A_old m."""
         D = server.base.numel()
-        moved = self._expand(torch.zeros(D), server.stage, m)
+        moved = self._expand(torch.zeros_like(server.base), server.stage, m)
         new = [self.matrix(D, server.stage + 1, k).project(moved) for k in range(self.subspaces)]
         return torch.stack(new) * (self.dim / D)
 
     def state(self, server: IntrinsicServer) -> dict[str, Any]:
         """Base goes with it only where the log does not give it back; else the log is the model."""
         return {
-            **({"base": server.base} if server.log.folded else {}),
+            **({"base": server.base.cpu()} if server.log.folded else {}),
             "version": server.version,
             "exact": server.exact,
             "sigma": server.sigma,
@@ -285,7 +307,7 @@ class Intrinsic(Method[IntrinsicServer]):
         }
 
     def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> IntrinsicServer:
-        base, log = state.get("base", theta0), logs.restored(state)
+        base, log = state.get("base", theta0).to(theta0.device), logs.restored(state)
         for e, final in enumerate(() if log.folded else log.blocks):
             base = self._expand(base, e, self._sigma(final))
         return IntrinsicServer(

@@ -38,6 +38,7 @@ suffer there.
 class SignSGD(Replay):
     name: ClassVar[str] = "signsgd"
     stride: ClassVar[float] = 0.03
+    fixed_length: ClassVar[bool] = True
     blocks_a_step: ClassVar[int] = 2  # the signs, the rate
 
     @property

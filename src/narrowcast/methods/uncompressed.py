@@ -55,11 +55,18 @@ class Uncompressed(Method[DenseServer]):
     """theta -= lr (1/W) sum_w v_w, with theta and v_w sent whole."""
 
     name: ClassVar[str] = "uncompressed"
+    vectors: ClassVar[bool] = True
     whole_model: ClassVar[bool] = True
     optimiser: Optimiser = field(default_factory=SGD)
 
+    @property
+    def on_device(self) -> bool:
+        """All D numbers cross in every message; who sends others makes them on the host."""
+        return type(self).compress is Uncompressed.compress
+
     def server(self, theta0: Tensor, layout: Layout) -> DenseServer:
-        return DenseServer(0, theta0, self.optimiser.init(theta0))
+        here = theta0.cpu()
+        return DenseServer(0, here, self.optimiser.init(here))
 
     def theta(self, server: DenseServer, out: Tensor | None = None) -> Tensor:
         return server.weights
@@ -77,7 +84,7 @@ class Uncompressed(Method[DenseServer]):
             raise WireError(
                 f"expected the whole model in one block, got kind {down.kind}, {len(down.blocks)} blocks"
             )
-        theta = down.blocks[0].numbers(model.base.numel())
+        theta = down.blocks[0].numbers(model.base.numel()).to(model.base.device)
         return replace(model, version=version), theta if out is None else out.copy_(theta)
 
     def compress(
@@ -87,6 +94,11 @@ class Uncompressed(Method[DenseServer]):
 
     def zero(self, server: DenseServer) -> Accumulator:
         return Accumulator(torch.zeros(1, server.weights.numel()))
+
+    @property
+    def incomparable(self) -> str:
+        reads_otherwise = type(self).terms is not Uncompressed.terms
+        return super().incomparable if reads_otherwise else ""
 
     def terms(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         return 0, only_block(up).numbers(acc.total.shape[1])

@@ -40,7 +40,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 def to_bytes(vector: Tensor) -> bytes:
     """A float32 vector as its bytes."""
-    return vector.detach().contiguous().numpy().tobytes()
+    return vector.detach().contiguous().cpu().numpy().tobytes()
 
 
 def from_bytes(data: bytes) -> Tensor:
@@ -98,7 +98,7 @@ class FlatParameters:
             raise ValueError(
                 f"the module has {self.theta.numel()} parameters, theta has shape {tuple(theta.shape)}"
             )
-        if theta.data_ptr() != self.theta.data_ptr():
+        if theta.data_ptr() != self.theta.data_ptr() or theta.device != self.theta.device:
             self.theta.copy_(theta)
 
 
@@ -108,10 +108,15 @@ def _refuse_unfit(named: list[tuple[str, nn.Parameter]]) -> None:
             raise ValueError(
                 f"parameter {name} has no shape yet: run one forward pass of the lazy module first"
             )
-        if p.dtype != torch.float32 or p.device.type != "cpu" or p.layout != torch.strided:
+        if p.dtype != torch.float32 or p.device.type == "meta" or p.layout != torch.strided:
             raise ValueError(
                 f"parameter {name} is {p.dtype} on {p.device} ({p.layout}): narrowcast trains dense float32 "
-                "parameters on the CPU. Call module.float().cpu(), or freeze it with requires_grad_(False)"
+                "parameters. Call module.float(), or freeze it with requires_grad_(False)"
+            )
+        if p.device != named[0][1].device:
+            raise ValueError(
+                f"parameter {name} is on {p.device}, {named[0][0]} on {named[0][1].device}: call "
+                "module.to(device), for all must be on one"
             )
     spans = sorted((p.untyped_storage().data_ptr(), *_span(p), n) for n, p in named if p.numel())
     for (s0, _, end, a), (s1, start, _, b) in pairwise(spans):

@@ -149,8 +149,8 @@ def permuted(key: Key, n: int, start: int = 0, stop: int | None = None) -> NDArr
     stop = n if stop is None else stop
     _check_range(n, start, stop)
     rounds = 64 + 8 * n.bit_length()
-    pivots = np.array([below(k, max(1, n)) for k in derive_many(key, Purpose.PIVOT, 0, np.arange(rounds))])
-    keys = np.array(derive_many(key, Purpose.PIVOT, 1, np.arange(rounds)), np.uint64)
+    pivots, keys = np.empty(rounds, np.int64), np.empty(rounds, np.uint64)
+    _k.swap_or_not(pivots, keys, max(1, n), np.uint32(Purpose.PIVOT), *split(key))
     out = np.empty(stop - start, np.int64)
     pool.run(_k.fill_permuted, out.size, out, start, n, pivots, keys, grain=1024)
     return out

@@ -31,3 +31,4 @@ class Purpose(IntEnum):
     PIVOT = 18
     DITHER = 19
     NETWORK = 20
+    ATTACK = 21

@@ -1,4 +1,5 @@
 from . import exchange as exchange
+from . import rates as rates
 from . import records as records
 from . import schedules as schedules
 from .task import Batch as Batch

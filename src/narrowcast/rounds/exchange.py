@@ -13,6 +13,8 @@ import msgspec
 import xxhash
 from torch import Tensor
 
+from narrowcast.aggregates.base import Aggregate
+from narrowcast.aggregates.mean import MEAN
 from narrowcast.methods.base import DENSE, Accumulator, Method, Model, Server
 from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import all_finite
@@ -118,6 +120,7 @@ def receive_up(
     client: int,
     seen: set[int],
     weight: int = 1,
+    aggregate: Aggregate = MEAN,
 ) -> Accumulator:
     """acc with one client's update added; a message that does not belong here is a WireError.
 
@@ -127,7 +130,7 @@ def receive_up(
         raise WireError(f"client {client} has sent its update of round {round.number + 1} already")
     message = check_up(method, data, round, client, weight)
     with own_settings():
-        acc = method.add(acc, message.payload, weight)
+        acc = aggregate.add(method, acc, message.payload, weight)
     seen.add(client)
     return acc
 

@@ -44,56 +44,87 @@ def examples(task: Task, client: int, size: int, key: Key, step: int) -> IndexAr
     return have[keyed.permuted(keyed.derive(key, Purpose.LOCAL, step), len(have), 0, size)]
 
 
-def summed_update(
-    task: Task, theta: Tensor, group: Group, weights: list[float], local: Local, augment: Key
-) -> tuple[float, Tensor]:
-    """(sum_c weight_c loss_c, sum_c weight_c v_c): what a linear method compresses once for all of them.
+def summed_updates(
+    task: Task, theta: Tensor, groups: list[Group], weights: list[list[float]], local: Local, augment: Key
+) -> Iterator[tuple[float, Tensor]]:
+    """(sum_c weight_c loss_c, sum_c weight_c v_c) of each group: what a linear method compresses once for it.
 
-    For single gradients this is one batch, whose objective is the weighted sum of the clients' mean losses,
-    unless they would not be what each of them computes by itself.
+    For single gradients a group is one batch, whose objective is the weighted sum of its clients' mean
+    losses, unless they would not be what each of them computes by itself. A v is valid until the next.
     """
     if local.steps == 1 and task.separable:
-        parts = [examples(task, c, local.batch, k, 0) for c, k in group]
-        sizes = torch.tensor([len(p) for p in parts])
-        weight = (torch.tensor(weights) / sizes).repeat_interleave(sizes)
-        key, noise = _pictures(augment, 0), _noise(group[0][1], 0)
-        return task.gradient(theta, Batch(np.concatenate(parts), weight, key, noise))
-    total, losses = torch.zeros_like(theta), 0.0
-    for w, (loss, v) in zip(weights, client_updates(task, theta, group, local, augment), strict=True):
-        total.add_(v, alpha=w)
-        losses += w * loss
-    return losses, total
+        batches = [_joined(task, *group, local, augment) for group in zip(groups, weights, strict=True)]
+        yield from task.gradients(theta, batches) if len(batches) > 1 else [task.gradient(theta, batches[0])]
+        return
+    if local.steps == 1:  # in the memory of the model, where theta may lie, no step is taken
+        for group, mine in zip(groups, weights, strict=True):
+            total, losses = torch.zeros_like(theta), 0.0
+            for w, (loss, v) in zip(mine, client_updates(task, theta, group, local, augment), strict=True):
+                total.add_(v, alpha=w)
+                losses += w * loss
+            yield losses, total
+        return
+    everyone = [member for group in groups for member in group]
+    matrix = torch.zeros(len(groups), len(everyone))
+    first = 0
+    for row, mine in zip(matrix, weights, strict=True):
+        row[first : first + len(mine)] = torch.tensor(mine)
+        first += len(mine)
+    walks = _walks(task, everyone, local, augment)
+    yield from task.walk_sums(theta, walks, matrix, local.rate, local.prox)
 
 
 def client_updates(
     task: Task, theta: Tensor, group: Group, local: Local, augment: Key
 ) -> Iterator[tuple[float, Tensor]]:
-    """(loss, v) of each client in turn; v is valid until the next one.
-
-    Single gradients and several steps are the task's to take, client by client or many at once (`gradients`,
-    `walk`); theta must not lie in the memory of its model where there are several.
-    """
-    if local.probes is not None:
-        for client, key in group:
-            yield _slopes(task, theta, client, key, local, local.probes, augment)
-        return
-    if local.steps == 1:
-        yield from task.gradients(theta, [_batch(task, c, local, k, augment, 0) for c, k in group])
-        return
-    walks = ([_batch(task, c, local, k, augment, step) for step in range(local.steps)] for c, k in group)
-    for loss, end in task.walk(theta, walks, local.rate, local.prox):
-        yield loss, (theta - end).div_(local.rate)
+    """(loss, v) of each client in turn; v is valid until the next one."""
+    for losses, vs in cohort_updates(task, theta, group, local, augment):
+        yield from zip(losses, vs, strict=True)
 
 
 def cohort_updates(
     task: Task, theta: Tensor, group: Group, local: Local, augment: Key
 ) -> Iterator[tuple[list[float], Tensor]]:
-    """`client_updates`, as many at once as is quickest: (losses, an update a row (C, D)), C >= 1."""
-    if local.steps == 1 and local.probes is None:
-        yield from task.gradient_rows(theta, [_batch(task, c, local, k, augment, 0) for c, k in group])
+    """(losses, an update a row (C, D)), C >= 1: as many clients at once as is quickest, in their order.
+
+    Single gradients and several steps are the task's to take, client by client or many at once
+    (`gradient_rows`, `walk_rows`); theta must not lie in the memory of its model where there are several.
+    """
+    if local.probes is not None:
+        for client, key in group:
+            loss, v = _slopes(task, theta, client, key, local, local.probes, augment)
+            yield [loss], v[None]
         return
-    for loss, v in client_updates(task, theta, group, local, augment):
-        yield [loss], v[None]
+    walks = _walks(task, group, local, augment)
+    if local.steps == 1:
+        yield from task.gradient_rows(theta, [walk[0] for walk in walks])
+        return
+    yield from task.walk_rows(theta, walks, local.rate, local.prox)
+
+
+def _joined(task: Task, group: Group, weights: list[float], local: Local, augment: Key) -> Batch:
+    """The examples of all clients of a group, each client's mean with its weight."""
+    parts = [examples(task, c, local.batch, k, 0) for c, k in group]
+    sizes = torch.tensor([len(p) for p in parts])
+    weight = (torch.tensor(weights) / sizes).repeat_interleave(sizes)
+    return Batch(np.concatenate(parts), weight, _pictures(augment, 0), _noise(group[0][1], 0))
+
+
+def _walks(task: Task, group: Group, local: Local, augment: Key) -> list[list[Batch]]:
+    """The steps of each client; one that takes all its examples in every step has them once."""
+    pictures = [_pictures(augment, step) for step in range(local.steps)]
+    means: dict[int, Tensor] = {}
+    walks = []
+    for client, key in group:
+        index, walk = examples(task, client, local.batch, key, 0), list[Batch]()
+        if len(index) not in means:
+            means[len(index)] = torch.full((len(index),), 1.0 / len(index))
+        for step, picture in enumerate(pictures):
+            if step and 0 < local.batch == len(index):
+                index = examples(task, client, local.batch, key, step)
+            walk.append(Batch(index, means[len(index)], picture, _noise(key, step)))
+        walks.append(walk)
+    return walks
 
 
 def _slopes(
@@ -101,8 +132,8 @@ def _slopes(
 ) -> tuple[float, Tensor]:
     """(loss, slopes (steps,)): z_s . gradient by central differences, walking on along z_s after each."""
     here, slopes, losses = task.buffer().copy_(theta), torch.zeros(local.steps), 0.0
-    for step in range(local.steps):
-        batch, epsilon = _batch(task, client, local, key, augment, step), directions.epsilon
+    (walk,), epsilon = _walks(task, [(client, key)], local, augment), directions.epsilon
+    for step, batch in enumerate(walk):
         directions.add(here, key, step, epsilon)
         above = task.loss(here, batch)
         directions.add(here, key, step, -2 * epsilon)
@@ -111,13 +142,6 @@ def _slopes(
         directions.add(here, key, step, epsilon - (local.rate * slope if local.steps > 1 else 0.0))
         slopes[step], losses = slope, losses + (above + below) / 2
     return losses / local.steps, slopes
-
-
-def _batch(task: Task, client: int, local: Local, key: Key, augment: Key, step: int) -> Batch:
-    """A client's examples of a step, equally weighted."""
-    index = examples(task, client, local.batch, key, step)
-    weight = torch.full((len(index),), 1.0 / len(index))
-    return Batch(index, weight, _pictures(augment, step), _noise(key, step))
 
 
 def _pictures(augment: Key, step: int) -> Key:

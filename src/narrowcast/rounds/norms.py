@@ -31,4 +31,5 @@ class NormBound:
 
     def learn(self, norms: Sequence[float], limit: float) -> None:
         """These were the norms of a round."""
-        self.history.extend(min(norm, limit) for norm in norms)
+        if self.factor:
+            self.history.extend(min(norm, limit) for norm in norms)

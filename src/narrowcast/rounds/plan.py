@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from narrowcast import choices
+from narrowcast.aggregates.base import Aggregate, Gathering
+from narrowcast.aggregates.mean import MEAN
+from narrowcast.errors import ConfigError
 from narrowcast.numerics.purposes import Key
 from narrowcast.rounds.network import Network
 from narrowcast.rounds.sampling import Cohorts
@@ -37,10 +40,13 @@ class Plan:
     local_lr: float | None = None  # None: the rate of the round
     prox: float | None = None  # FedProx's mu; None: what the method takes by default
     weighting: str = "clients"
+    aggregate: Aggregate = MEAN  # how a round's updates become one
     evaluate_every: int = 0  # rounds; 0: once, at the end
     per_client: bool = False
     network: Network | None = None  # of the simulated clients
     deadline: float | None = None  # seconds on it after which a round ends without those who are late
+    attackers: float = 0.0  # share of the simulated clients that lie
+    attack: str = "sign-flip"  # how they do
     key: Key = 0
     run: bytes = b"\0" * 8
 
@@ -63,6 +69,26 @@ class Plan:
         if any(a >= b for (a, _), (b, _) in pairwise(self.schedule)) or not self.schedule:
             raise ValueError(f"the knots of a schedule must rise in epochs, got {self.schedule}")
 
+        self._check_discretion()
+
+    def _check_discretion(self) -> None:
+        """What cannot hold where nothing but the noised sum may be told of a round."""
+        if self.sampling == "poisson" and not self.aggregate.discreet:
+            raise ConfigError(
+                "--sampling poisson: coins that nobody can toss again are for differential privacy, and a "
+                "run with them cannot be repeated: give --dp-epsilon or --dp-noise, or choose epoch"
+            )
+        if self.aggregate.discreet and self.lr == AUTO:
+            raise ConfigError(
+                "--lr auto: its trials read clients' losses and updates, which epsilon would not count: give "
+                "--lr a number that was not found on these clients"
+            )
+        if self.aggregate.discreet and self.network is not None:
+            raise ConfigError(
+                "--network: how long a round takes depends on who came and what they sent, which "
+                "differential privacy does not tell: leave it out (narrowcast plan says what to expect)"
+            )
+
     @property
     def rate(self) -> float:
         """The peak rate; one that is still to be found is a ValueError."""
@@ -74,8 +100,21 @@ class Plan:
         """Who comes when, of so many clients."""
         return Cohorts(clients, self.cohort, self.key, self.sampling, self.participation, self.dropout)
 
+    def gathering(self, clients: int, routes: int = 1) -> Gathering:
+        """The same, for an aggregate."""
+        return Gathering(clients, self.cohort, self.sampling, self.weighting, routes)
+
+    def settled(self, clients: int) -> Plan:
+        """With an aggregate that has found out what it must know of a run with so many clients."""
+        return replace(
+            self, aggregate=self.aggregate.settled(self.gathering(clients), self._planned(clients))
+        )
+
     def length(self, clients: int) -> int:
-        """Rounds of the run with so many clients."""
+        """Rounds of the run with so many clients: those planned, or as many as its aggregate can afford."""
+        return self.settled(clients).aggregate.affordable(self._planned(clients))
+
+    def _planned(self, clients: int) -> int:
         per_epoch = self.cohorts(clients).rounds_per_epoch
         by_epochs = math.ceil(self.epochs * per_epoch - 1e-9) if self.epochs is not None else None
         return max(1, min(rounds for rounds in (by_epochs, self.rounds) if rounds is not None))

@@ -10,11 +10,13 @@ share their clients, examples and A, so that they differ by the rate alone; a tr
 own loss over its last quarter, taken before they train: no test data, nothing that a client would not send
 anyway. The rate taken is the middle of the two neighbours the worse of which does best, but no more than
 the best over sqrt(2): a run is longer than a trial, and a rate that is good only beside the edge of
-divergence will cross it.
+divergence will cross it. Steps as long however small the gradient (`Method.fixed_length`) never settle:
+after n of them what is still to go and the noise are alike at a rate that falls as 1 / sqrt(n), so what a
+trial of n rounds finds is taken times sqrt(n / rounds).
 
-`first_step` takes the scale alone, at half its length: for a fleet, where every round of a trial takes its
-time. Both read clients' losses and updates: a run that accounts for privacy must count them, or be given a
-rate.
+On a fleet every round of a trial takes its time: `on_a_fleet` tries where the run is long beside its trials,
+and else takes the scale alone, at half its length (`first_step`). All of them read clients' losses and
+updates: a run that accounts for privacy must count them, or be given a rate.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ PROBES = 12  # rounds that it may take: few bits of a small step may round to no
 SHORTEST, LONGEST = 8, 24  # rounds of a trial: a quarter of the run's between these
 FACTOR = 4.0  # between the first trials; the last two halve it
 MOST = 9  # of the first trials
+LONG = 100  # rounds of a run on a fleet that is worth trials
 
 Begin = Callable[[Plan], Training]  # a run by this plan, from its first round
 Say = Callable[[float, float], None]  # (a rate, the loss that it led to), after a trial
@@ -65,7 +68,8 @@ def by_trials(plan: Plan, method: Method[Any], clients: int, begin: Begin, say: 
     centre = min(scores, key=lambda rate: (-scores[rate], rate))
     for near in (centre / math.sqrt(FACTOR), centre * math.sqrt(FACTOR)):
         scores[_short(near)] = trials.score(_short(near))
-    return trials.found(_short(safe(scores)))
+    longer = trials.length / trials.short if method.fixed_length else 1.0
+    return trials.found(_short(safe(scores) / math.sqrt(longer)))
 
 
 def safe(scores: Mapping[float, float]) -> float:
@@ -78,6 +82,13 @@ def safe(scores: Mapping[float, float]) -> float:
     )
     best = min(scores, key=lambda rate: (-scores[rate], rate))
     return min(math.sqrt(low * high), best / math.sqrt(2.0))
+
+
+def on_a_fleet(plan: Plan, method: Method[Any], clients: int, begin: Begin) -> Found:
+    """The rate for a run whose clients are nodes: by trials, or from one round where the run is short."""
+    if plan.length(clients) >= LONG:
+        return by_trials(plan, method, clients, begin)
+    return first_step(plan, method, begin)
 
 
 def first_step(plan: Plan, method: Method[Any], begin: Begin) -> Found:
@@ -160,8 +171,8 @@ class _Trials:
 
 
 def _norm(x: Tensor) -> float:
-    return float(x.double().norm())
+    return float((x if x.device.type == "mps" else x.double()).norm())  # which has no float64
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
-    return _norm(a.double() - b.double())
+    return _norm(a - b if a.device.type == "mps" else a.double() - b.double())

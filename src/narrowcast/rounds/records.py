@@ -39,6 +39,7 @@ class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     lost: int = 0  # clients whose private state was lost, and begun anew
     rolled_back: bool = False  # the round led to a model that could not be used: it is an earlier one again
     metrics: dict[str, float] = {}  # on held-out data, where this round was evaluated
+    epsilon: float | None = None  # of every client, so far, where the run guarantees one: at most this
     node_metrics: dict[str, float] = {}  # the same on what nodes hold out: means over `node_examples`
     node_examples: int = 0
     evaluate_up: int = 0  # bytes of that, which `up` and `down` leave out
@@ -47,14 +48,27 @@ class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     seconds: float = 0.0
     client_seconds: float = 0.0  # a client's share: reconcile, and its part of the cohort's training
     peak_memory: int = 0  # resident bytes of this process at its peak during the round
+    device_memory: int = 0  # bytes that torch held on the task's device at their peak, where that says so
 
     def same_as(self, other: RoundRecord) -> bool:
         """Equal in everything but what a clock or the operating system says."""
         return self._timeless() == other._timeless()
 
-    def _timeless(self) -> RoundRecord:
-        return msgspec.structs.replace(self, seconds=0.0, client_seconds=0.0, peak_memory=0)
+    def hide(self) -> None:
+        """Keep what was known before the round, version and epsilon: the rest depends on single clients."""
+        for name, empty in HIDDEN.items():
+            setattr(self, name, empty)
+        self.dropped = {}
 
+    def _timeless(self) -> RoundRecord:
+        return msgspec.structs.replace(self, seconds=0.0, client_seconds=0.0, peak_memory=0, device_memory=0)
+
+
+HIDDEN: dict[str, float | None] = {
+    "loss": None, "clients": 0, "up": 0, "down": 0, "down_first": 0, "down_dense": 0, "down_dense_again": 0,
+    "down_catch_up": 0, "lost": 0, "network_seconds": 0.0, "seconds": 0.0, "client_seconds": 0.0,
+    "peak_memory": 0,
+}  # fmt: skip
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RoundRecord)
@@ -62,6 +76,10 @@ _decoder = msgspec.json.Decoder(RoundRecord)
 
 def to_line(record: RoundRecord) -> bytes:
     return _encoder.encode(record) + b"\n"
+
+
+def from_line(line: str | bytes) -> RoundRecord:
+    return _decoder.decode(line)
 
 
 def read(path: Path, before: int | None = None) -> list[RoundRecord]:

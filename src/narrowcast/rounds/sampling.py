@@ -1,12 +1,15 @@
-"""Which clients come in a round: a function of the run's key and the round, with nothing stored."""
+"""Which clients come in a round: by the run's key and the round, or by secret coins; nothing is kept."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from narrowcast import choices
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.privacy.noise import coins
 from narrowcast.rounds.task import IndexArray
 
 
@@ -15,7 +18,9 @@ class Cohorts:
     """Cohorts of `size` out of `clients`.
 
     mode "epoch" visits every client once an epoch, in a new order each time (the paper's setting; the last
-    round of an epoch may be smaller); "uniform" draws every round afresh. Of those asked, a fraction
+    round of an epoch may be smaller); "uniform" draws every round afresh. Both are known to whoever has the
+    key. "poisson" tosses a coin for every client in every round, from the system's generator, so that nobody
+    can know who came and nobody can ask twice: of `size` clients on average. Of those asked, a fraction
     `participation` comes; of those, a fraction `dropout` downloads but never answers.
     """
 
@@ -49,13 +54,15 @@ class Cohorts:
         """The clients that download in this round.
 
         Where only some can be drawn they are `present`, and `uniform` draws from them; `epoch` asks whom it
-        asks, present or not.
+        asks, present or not, and so does `poisson`.
         """
         if self.mode == "epoch":
             epoch, part = divmod(number, self.rounds_per_epoch)
             stop = min(self.clients, (part + 1) * self.size)
             order = keyed.derive(self.key, Purpose.SAMPLE, epoch)
             asked = keyed.permuted(order, self.clients, part * self.size, stop)
+        elif self.mode == "poisson":
+            asked = np.flatnonzero(coins(self.size / self.clients, self.clients)).astype(np.int64)
         else:
             here = self.clients if present is None else len(present)
             drawn = keyed.derive(self.key, Purpose.SAMPLE, number)

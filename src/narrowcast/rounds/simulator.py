@@ -27,10 +27,11 @@ from narrowcast.methods.base import Accumulator, Method, Private, capped
 from narrowcast.numerics.keyed import Key
 from narrowcast.numerics.process import own_settings
 from narrowcast.rounds import exchange, rates
+from narrowcast.rounds.attackers import Attackers
 from narrowcast.rounds.clock import LATE, Clock, Times
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
-from narrowcast.rounds.local import Group, Local, cohort_updates, summed_update
+from narrowcast.rounds.local import Group, Local, cohort_updates, summed_updates
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.store import ClientStore
@@ -67,6 +68,8 @@ class Simulation(Training):
     def __init__(self, task: Task, method: Method[Any], plan: Plan, store: ClientStore | None = None) -> None:
         plan = rates.settled(plan, method, len(task.clients), lambda p: Simulation(task, method, p))
         super().__init__(task, method, plan)
+        self.attackers = Attackers(plan.attackers, plan.attack, plan.key, len(task.clients))
+        self._trained = self.attackers.corrupted(task)
         self.have: IndexArray = np.full(len(task.clients), -1, np.int64)
         self.store = ClientStore() if store is None else store
         self.clock = Clock(plan, task, self.theta0)
@@ -81,7 +84,7 @@ class Simulation(Training):
         times.missing = len(answering) < len(came)
         lacking = self._download(came, round, record, local, times)
         theta, reconciled = self._reconcile(lacking, round)
-        acc = self.method.zero(self.server)
+        acc = self.nobody()
         if len(answering):
             clock = time.perf_counter()
             acc = self._train(self._work(theta, round, local, times), answering, acc, record)
@@ -118,6 +121,7 @@ class Simulation(Training):
         group = list(zip(clients.tolist(), work.round.client_keys(clients), strict=True))
         method = self.method
         together = method.linear and not method.stateful and not method.probes and not self.plan.per_client
+        together = together and self.aggregate.summed and not self.attackers.clients
         together = together and self.plan.deadline is None  # else who is late is known after compressing
         acc, losses, weight = (self._sum_by_route if together else self._one_by_one)(work, group, acc, record)
         record.loss = losses / weight if weight else None
@@ -131,9 +135,10 @@ class Simulation(Training):
         routes: dict[int, Group] = {}
         for client, key in group:
             routes.setdefault(self.method.route(key), []).append((client, key))
-        for _, members in sorted(routes.items()):
-            weights = [capped(self._weight(client)) for client, _ in members]
-            loss, v = summed_update(self.task, work.theta, members, weights, work.local, work.augment)
+        groups = [members for _, members in sorted(routes.items())]
+        each = [[capped(self._weight(client)) for client, _ in members] for members in groups]
+        updates = summed_updates(self.task, work.theta, groups, each, work.local, work.augment)
+        for members, weights, (loss, v) in zip(groups, each, updates, strict=True):
             self._check(loss, work.round)
             first = members[0][0]
             try:
@@ -161,10 +166,12 @@ class Simulation(Training):
         """Clients as a server meets them: what one sends may be refused, and is then counted as dropped."""
         losses, weight, seen, lost = 0.0, 0.0, set[int](), self.store.lost
         clients = (client for client, _ in group)
-        for chunk, vs in cohort_updates(self.task, work.theta, group, work.local, work.augment):
+        common = self.attackers.agree(self._updates(work, self._liars(group)))
+        for chunk, vs in self._updates(work, group):
             for loss in chunk:
                 self._check(loss, work.round)
             members = list(islice(clients, len(chunk)))
+            vs = self.attackers.turned(vs, members, common, work.round.number)
             for client, loss, sent in zip(members, chunk, self._uploads(work, members, vs), strict=True):
                 claim = self._weight(client)
                 private, data = (None, b"") if sent is None else sent
@@ -173,7 +180,9 @@ class Simulation(Training):
                     continue
                 record.up += len(data)
                 try:
-                    acc = exchange.receive_up(self.method, acc, data, work.round, client, seen, claim)
+                    acc = exchange.receive_up(
+                        self.method, acc, data, work.round, client, seen, claim, self.aggregate
+                    )
                 except (WireError, FormatError):  # that of no bytes too
                     record.dropped["refused"] = record.dropped.get("refused", 0) + 1
                     continue
@@ -183,9 +192,15 @@ class Simulation(Training):
                 losses += loss * capped(claim)
                 weight += capped(claim)
         record.lost = self.store.lost - lost
-        if group and not weight and LATE not in record.dropped:
+        if group and not weight and LATE not in record.dropped and not self.aggregate.discreet:
             raise Diverged(f"every update of round {work.round.number + 1} was refused: lower --lr")
         return acc, losses, weight
+
+    def _updates(self, work: Work, group: Group) -> Iterator[tuple[list[float], Tensor]]:
+        return cohort_updates(self._trained, work.theta, group, work.local, work.augment)
+
+    def _liars(self, group: Group) -> Group:
+        return [(client, key) for client, key in group if client in self.attackers.clients]
 
     def _uploads(
         self, work: Work, clients: list[int], vs: Tensor
@@ -208,7 +223,7 @@ class Simulation(Training):
                 yield None
 
     def _check(self, loss: float, round: Round) -> None:
-        if not math.isfinite(loss):
+        if not math.isfinite(loss) and not self.aggregate.discreet:
             raise Diverged(
                 f"the loss is {loss} in round {round.number + 1}: lower --lr (it was {self.plan.rate:g})"
             )

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from narrowcast.errors import ConfigError
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.purposes import Key
 
@@ -35,7 +37,7 @@ class Batch(NamedTuple):
 
 
 class Task(Protocol):
-    """Inherit from it to get `gradients`, `gradient_rows` and `walk`, which are made of `gradient`.
+    """Inherit from it to get all that is made of `gradient`: `gradients`, `walk` and those after them.
 
     A function that returns one is a task for the command too: `narrowcast run package.module:function`.
 
@@ -57,6 +59,10 @@ class Task(Protocol):
         """Whether an example's loss depends on theta and the example alone, and not on others in its batch
         (batch norm) or on chance (dropout): the examples of many clients can then be one batch."""
         return True
+
+    def to(self, device: torch.device) -> None:
+        """Move model and data to a device, before training: theta and updates are there from then on."""
+        raise ConfigError(f"the task {self.name} computes on the CPU alone: use --device cpu, not {device}")
 
     def theta0(self) -> Tensor:
         """(D,) where training starts: the same bits on every machine."""
@@ -94,6 +100,31 @@ class Task(Protocol):
                 here.sub_(gradient, alpha=rate)
                 losses += loss
             yield losses / len(batches), here
+
+    def walk_rows(
+        self, theta: Tensor, walks: Sequence[Sequence[Batch]], rate: float, prox: float
+    ) -> Iterator[tuple[list[float], Tensor]]:
+        """`walk`, as many at once as is quickest: (losses, an update (theta - end) / rate a row (C, D))."""
+        for loss, end in self.walk(theta, walks, rate, prox):
+            yield [loss], (theta - end).div_(rate)[None]
+
+    def walk_sums(
+        self, theta: Tensor, walks: Sequence[Sequence[Batch]], weights: Tensor, rate: float, prox: float
+    ) -> Iterator[tuple[float, Tensor]]:
+        """sum_c weights[k, c] (loss_c, update_c) for each row k of weights (K, C): what routes sum up to."""
+        for row in weights:
+            some = row.nonzero()[:, 0].tolist()
+            total, losses, mine = torch.zeros_like(theta), 0.0, iter(some)
+            for found, rows in self.walk_rows(theta, [walks[c] for c in some], rate, prox):
+                for loss, v in zip(found, rows, strict=True):
+                    w = float(row[next(mine)])
+                    total.add_(v, alpha=w)
+                    losses += w * loss
+            yield losses, total
+
+    def mislabelled(self, clients: Sequence[int]) -> Task:
+        """This task with the labels of these clients' examples turned: class y is told to be C - 1 - y."""
+        raise ConfigError("--attack label-flip takes a task whose examples have classes: this one has none")
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         """Metrics on held-out data."""

@@ -93,7 +93,7 @@ def frozen_digest(weights: Mapping[str, Tensor], trained: Collection[str]) -> by
     for name in sorted(weights.keys() - trained):
         value = weights[name].detach().cpu().contiguous()
         total.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
-        total.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        total.update(value.reshape(-1).view(torch.uint8).cpu().numpy().data)
     return total.digest()
 
 

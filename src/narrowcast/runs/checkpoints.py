@@ -26,6 +26,8 @@ class Checkpoints:
         self.due = time.monotonic() + training.checkpoint_seconds
 
     def take_if_due(self) -> None:
+        if self.training.releases is not None:
+            return  # every round is on disk already
         started = time.monotonic()
         if self.held is None and started > self.due:
             self.held = self.training.state()
@@ -40,10 +42,12 @@ class Checkpoints:
             ended = time.monotonic()
             self.due = max(self.due, ended + COSTS * (ended - started))
 
-    def write(self, state: dict[str, Any]) -> None:
+    def write(self, state: dict[str, Any], told: str | None = None) -> None:
+        """`told` is the record of the last round, where this must be on disk before that is told."""
         files.sync(self.log)
         buffer = io.BytesIO()
-        torch.save({"run": self.run.hex(), "simulation": state}, buffer)
+        kept = {"run": self.run.hex(), "simulation": state} | ({} if told is None else {"told": told})
+        torch.save(kept, buffer)
         files.write_atomically(self.folder / CHECKPOINT, files.sealed(buffer.getbuffer()))
         self.training.settle(state)
 
@@ -57,5 +61,5 @@ def read(path: Path) -> dict[str, Any]:
             body = None if archive.testzip() else data
     if body is None:
         raise ValueError("its digest is another")
-    found: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True)
+    found: dict[str, Any] = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
     return found

@@ -14,10 +14,12 @@ import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from narrowcast import choices
+from narrowcast.aggregates.table import AGGREGATES
 from narrowcast.errors import ConfigError
 from narrowcast.methods.table import METHODS, OPTIMISERS
 from narrowcast.registry import Registry
-from narrowcast.runs.kinds import COUNT, Bits, Positive, Rate, Refresh, Schedule, Share
+from narrowcast.runs import kinds
+from narrowcast.runs.kinds import COUNT, Bits, Clip, Positive, Rate, Refresh, Schedule, Share, Size
 from narrowcast.subspaces.table import KINDS
 from narrowcast.tasks.table import CUSTOM, TASKS
 from narrowcast.wire.table import FORMATS
@@ -38,12 +40,15 @@ CHOICES: dict[str, Collection[str]] = {
     "downlink": choices.DOWNLINKS,
     "sampling": choices.SAMPLING,
     "weighting": choices.WEIGHTING,
+    "aggregate": AGGREGATES,
+    "attack": choices.ATTACKS,
     "engine": choices.ENGINES,
     "partition": choices.PARTITIONS,
     "trainable": choices.TRAINABLE,
     "precision": choices.PRECISIONS,
 }
 RENAMED = {"seeds": "directions"}  # what older configurations say
+ELSEWHERE = {"device"}  # settings that are not of the run: elsewhere it is the same one
 
 
 class RunConfig(BaseModel):
@@ -76,6 +81,9 @@ class RunConfig(BaseModel):
     )
     down_bits: Bits | None = Field(
         None, description="bits of a number down, 0.25 to 16, points of a lattice (default: 32; narrow: 2)"
+    )
+    down_tilt: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        None, description="of --down-bits: this share more at the start, less at the end (narrow: 0.4)"
     )
 
     k: Positive | None = Field(
@@ -112,7 +120,7 @@ class RunConfig(BaseModel):
     cohort: Positive | None = Field(
         None, description="clients a round (default: a tenth of them, at most 100)"
     )
-    sampling: str = Field("epoch", description="every client once an epoch, or drawn afresh")
+    sampling: str = Field("epoch", description="every client once an epoch, drawn afresh, or by secret coins")
     participation: Share = Field(1.0, description="fraction of the asked clients that come")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="fraction of those that never answer"
@@ -128,6 +136,16 @@ class RunConfig(BaseModel):
         None, description="FedProx's mu, against walking away in local steps (fedprox: 0.1, others: 0)"
     )
     weighting: str = Field("clients", description="what an update weighs")
+    aggregate: str = Field(
+        "mean", description="how a round's updates become one: " + ", ".join(AGGREGATES.own)
+    )
+    tolerate: Annotated[float, Field(ge=0, lt=0.5)] = Field(
+        0.3, description="share of a round's clients that may lie (trimmed-mean, krum, multi-krum)"
+    )
+    dp_epsilon: Size | None = Field(None, description="of every client, at most: the noise it takes is found")
+    dp_delta: Size | None = Field(None, description="of that epsilon (default: at most a tenth of 1/clients)")
+    dp_noise: Size | None = Field(None, description="sigma, in clipping bounds: epsilon is what comes of it")
+    dp_clip: Clip | None = Field(None, description='bound of an update\'s norm, or "adaptive" (default: 1)')
     evaluate_every: Annotated[int, COUNT, Field(ge=0)] | None = Field(
         None, description="rounds between evaluations (default: an epoch; 0: only at the end)"
     )
@@ -138,8 +156,16 @@ class RunConfig(BaseModel):
     deadline: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="seconds on the network after which a round ends without those who are late"
     )
+    attackers: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share of the simulated clients that lie"
+    )
+    attack: str = Field("sign-flip", description="how they do: " + ", ".join(choices.ATTACKS))
     engine: str = Field(
         "here", description="where clients run: in this process, or as nodes of Flower's simulation engine"
+    )
+    device: Annotated[str, Field(pattern=f"^({choices.DEVICE})$")] = Field(
+        "auto",
+        description="of theta and training: auto (a GPU, if the run can use it), cpu, cuda, cuda:1, mps",
     )
     threads: Annotated[int, COUNT, Field(ge=1, le=4096)] | None = Field(
         None, description="of this machine (default: 1 for small models, else all cores)"
@@ -206,11 +232,8 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _bits(self) -> RunConfig:
-        for way, format, bits in (("up", self.uplink, self.up_bits), ("down", self.downlink, self.down_bits)):
-            if bits is not None and 16 < bits < 32:
-                raise ValueError(f"--{way}-bits must be 0.25 to 16, or 32 (float32), got {bits:g}")
-            if bits not in (None, 32) and format != "f32":
-                raise ValueError(f"--{way}link {format} and --{way}-bits {bits:g}: choose one of them")
+        kinds.check_bits("up", self.uplink, self.up_bits)
+        kinds.check_bits("down", self.downlink, self.down_bits)
         return self
 
     @model_validator(mode="after")
@@ -237,7 +260,8 @@ class RunConfig(BaseModel):
         if self.name:
             return self.name
         trained = {"all": "", "biases": "biases", "lora": f"lora r={self.lora_rank}"}[self.trainable]
-        return " ".join(filter(None, (self.method, self.build_method().setting, trained)))
+        rule = "" if self.aggregate == "mean" else self.aggregate
+        return " ".join(filter(None, (self.method, self.build_method().setting, trained, rule)))
 
     def but(self, **changes: Any) -> RunConfig:
         """With these changes; settings that only the former method or task has are dropped."""
@@ -255,13 +279,20 @@ class RunConfig(BaseModel):
     def agrees_with(self, resolved: RunConfig) -> bool:
         """Whether a resolved configuration may have come from this one."""
         theirs = resolved.model_dump()
-        asked = self.model_dump(exclude_none=True, exclude={"lr"} if self.lr == "auto" else None)
-        return all(theirs.get(name) == value for name, value in asked.items())
+        asked = self.model_dump(
+            exclude_none=True, exclude=ELSEWHERE | ({"lr"} if self.lr == "auto" else set())
+        )
+        if not all(theirs.get(name) == value for name, value in asked.items()):
+            return False
+        entry = METHODS[self.method]  # its clients are those of the task
+        own = [name for name in entry.options if name != "clients" and getattr(self, name, 0) is None]
+        silent = {name: entry.default(name) for name in own}
+        return all(theirs.get(name) in (None, value) for name, value in silent.items() if value is not None)
 
     def digest(self, only: set[str] | None = None) -> str:
         """Eight hex digits of what is asked beside the defaults, of these settings or of all."""
         asked = msgspec.json.encode(
-            self.model_dump(include=only, exclude_defaults=True), order="deterministic"
+            self.model_dump(include=only, exclude=ELSEWHERE, exclude_defaults=True), order="deterministic"
         )
         return xxhash.xxh3_64_hexdigest(asked)[:8]
 

@@ -52,6 +52,27 @@ def _schedule(value: Any) -> Any:
     return value
 
 
+def _clip(value: Any) -> str:
+    """A positive number or "adaptive", as it is written."""
+    if value == "adaptive":
+        return "adaptive"
+    try:
+        bound = float(value)
+    except (TypeError, ValueError):
+        bound = math.nan
+    if not (math.isfinite(bound) and bound > 0) or isinstance(value, bool):
+        raise ValueError(f'must be a positive number or "adaptive", got {value!r}')
+    return f"{bound:g}"
+
+
+def check_bits(way: str, format: str, bits: float | None) -> None:
+    """A ValueError, unless numbers that go this way can have this format and so many bits."""
+    if bits is not None and 16 < bits < 32:
+        raise ValueError(f"--{way}-bits must be 0.25 to 16, or 32 (float32), got {bits:g}")
+    if bits not in (None, 32) and format != "f32":
+        raise ValueError(f"--{way}link {format} and --{way}-bits {bits:g}: choose one of them")
+
+
 COUNT, RATE = BeforeValidator(_count), BeforeValidator(_rate)
 Positive = Annotated[int, COUNT, Field(ge=1, le=1 << 40)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -59,3 +80,5 @@ Bits = Annotated[float, Field(ge=0.25, le=32)]
 Rate = Annotated[float | str, RATE]
 Refresh = Annotated[str, BeforeValidator(_refresh)]
 Schedule = Annotated[str, BeforeValidator(_schedule)]
+Clip = Annotated[str, BeforeValidator(_clip)]
+Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -6,12 +6,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from narrowcast.aggregates.base import Aggregate
+from narrowcast.aggregates.table import AGGREGATES
 from narrowcast.errors import ConfigError
 from narrowcast.methods.table import METHODS, OPTIMISERS
+from narrowcast.privacy import clipping
+from narrowcast.privacy.mean import PrivateMean
 from narrowcast.rounds import network, schedules
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.sampling import default_cohort
 from narrowcast.runs.config import RunConfig
+from narrowcast.runs.used import private
 from narrowcast.tasks.options import TaskOptions
 from narrowcast.tasks.table import CUSTOM, SETTINGS, settings_of
 
@@ -47,6 +52,21 @@ def method_options(config: RunConfig, clients: int) -> dict[str, Any]:
     return entry.fitting({name: value for name, value in asked.items() if value is not None})
 
 
+def aggregate(config: RunConfig) -> Aggregate:
+    """The rule of the run; with noise, where its settings ask for some, still to be found for an epsilon."""
+    if private(config):
+        if config.aggregate != "mean":
+            raise ConfigError(
+                f"--aggregate {config.aggregate}: what one client changes in it has no bound that noise "
+                "could be made for, so differential privacy takes the mean alone"
+            )
+        clip = clipping.rule(config.dp_clip or "1")
+        return PrivateMean(clip, config.dp_epsilon, config.dp_delta, config.dp_noise)
+    kind: Any = AGGREGATES[config.aggregate]
+    made: Aggregate = kind(**_named(config, _fields(kind)))
+    return made
+
+
 def plan(config: RunConfig, clients: int, run: bytes) -> Plan:
     """The plan for a task with so many clients."""
     cohort = config.cohort or default_cohort(clients)
@@ -59,6 +79,7 @@ def plan(config: RunConfig, clients: int, run: bytes) -> Plan:
         "schedule": schedules.knots(config.schedule, epochs),
         "evaluate_every": per_epoch if config.evaluate_every is None else config.evaluate_every,
         "network": None if config.network is None else network.find(config.network),
+        "aggregate": aggregate(config),
         "key": config.key,
         "run": run,
     }

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from narrowcast.methods.base import Method
 from narrowcast.numerics import pool
-from narrowcast.rounds import exchange, rates
+from narrowcast.rounds import devices, exchange, rates
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.rates import Begin, Say
 from narrowcast.rounds.sampling import Cohorts
@@ -18,11 +18,13 @@ from narrowcast.rounds.simulator import Simulation
 from narrowcast.rounds.task import Task
 from narrowcast.rounds.tune import Found
 from narrowcast.runs import bases
-from narrowcast.runs.config import RENAMED, RunConfig
+from narrowcast.runs.config import ELSEWHERE, RENAMED, RunConfig
 from narrowcast.runs.modelfile import Base
 from narrowcast.tasks.table import build, settings_of
 from narrowcast.wire.earlier import digest1
 
+# Settings that came after the first version and are never None: an identity lacks those that say nothing.
+LATER = ("aggregate", "tolerate", "attackers", "attack")
 SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the first
 
 
@@ -71,9 +73,16 @@ def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> P
 
     `salt` tells two runs of equal settings apart, where others keep something for a run: nodes do.
     """
+    ours = task is None  # another's is where it is
     task = task or build(config.task, config.task_options())
     theta0, clients = task.theta0(), len(task.clients)
     method, plan = config.build_method(clients), config.plan(clients)
+    plan.aggregate.check(method, plan.gathering(clients))
+    plan = plan.settled(clients)
+    plan.length(clients)  # a budget that no round fits into is refused now
+    if ours:
+        devices.placed(task, method, config.device)
+        theta0 = task.theta0()
     config = config.model_copy(
         update={
             "cohort": plan.cohort,
@@ -81,8 +90,11 @@ def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> P
             "local_steps": plan.local_steps or method.local_steps,
             "prox": method.prox if plan.prox is None else plan.prox,
             "clients": clients,
+            **plan.aggregate.found(),
             **{
-                name: bits for name in ("up_bits", "down_bits") if (bits := getattr(method, name, 32.0)) != 32
+                name: value
+                for name, plain in (("up_bits", 32.0), ("down_bits", 32.0), ("down_tilt", 0.0))
+                if (value := getattr(method, name, plain)) != plain
             },
             "threads": config.threads or default_threads(theta0.numel()),
         }
@@ -119,5 +131,7 @@ def named(config: RunConfig) -> Base:
 def _description(config: RunConfig) -> bytes:
     """The settings as the first version wrote them: a run that was begun then has its identity from that."""
     older = {new: old for old, new in RENAMED.items()}
-    settings = config.model_dump(exclude_none=True)
+    fields = RunConfig.model_fields
+    silent = {name for name in LATER if getattr(config, name) == fields[name].default}
+    settings = config.model_dump(exclude_none=True, exclude=silent | ELSEWHERE)
     return tomli_w.dumps({older.get(name, name): value for name, value in settings.items()}).encode()

@@ -51,6 +51,8 @@ class RunProgress:
             if self._trial is not None:
                 self.bars.remove_task(self._trial)
                 self._trial = None
+            if facts.privacy:
+                self._print(f"{name}: {facts.privacy}")
             if facts.search:
                 self._print(f"{name}: {searched(facts.search)}")
             self._bar[name] = self.bars.add_task(name, total=facts.rounds, status="")
@@ -59,7 +61,8 @@ class RunProgress:
         if facts.metric in record.metrics:
             self._metric[name] = f"{facts.metric} {record.metrics[facts.metric]:.4g}"
         so_far = self._metric.get(name) or ("" if record.loss is None else f"loss {record.loss:.4g}")
-        status = f"{so_far:<15} {format_bytes(self._bytes[name]):>7}"
+        told = format_bytes(self._bytes[name]) if record.epsilon is None else f"epsilon {record.epsilon:.3g}"
+        status = f"{so_far:<15} {told:>7}"
         self.bars.update(self._bar[name], completed=record.round + 1, status=status)
         last = record.round + 1 == facts.rounds
         if not self.console.is_terminal and (last or time.monotonic() - self._spoke > SILENT_SECONDS):

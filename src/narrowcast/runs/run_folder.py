@@ -4,6 +4,7 @@ config.toml      the resolved configuration         facts.json    what the task 
 records.jsonl    a line a round                     checkpoint.pt the state to go on from
 model.narrowcast the exported model, at the end     private/      what clients keep, until then
 diverged.txt     why the run cannot go on, if it cannot
+privacy.jsonl    what a run with differential privacy has released
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
+from narrowcast.aggregates.guarantee import Guarantee
 from narrowcast.errors import ConfigError, Diverged
 from narrowcast.rounds.tune import Found
 from narrowcast.runs.config import RunConfig
@@ -25,6 +27,7 @@ CHECKPOINT, MODEL = "checkpoint.pt", "model.narrowcast"
 TRACK = "track.json"  # the trackers that follow the run, see `tracking`
 DIVERGED = "diverged.txt"  # why it did
 LAST_GOOD = "last-good.narrowcast"  # the model before that, where the driver kept one
+# That of privacy is none of them (privacy/ledger.py): what was released stays released.
 FILES = (CONFIG, FACTS, RECORDS, CHECKPOINT, MODEL, DIVERGED, LAST_GOOD, TRACK)
 PRIVATE = "private"  # a folder for what the clients keep, while the run is going on
 
@@ -48,6 +51,7 @@ class Facts(msgspec.Struct, frozen=True):
     commit: str = ""  # of narrowcast's own source, where that is a clone
     search: Found | None = None  # of the rate, where it was left to us (--lr auto), and what it cost
     network: str = ""  # the name of the network whose seconds the records have
+    privacy: Guarantee | None = None  # what its clients are guaranteed, if anything
     salt: str = ""  # hex: what tells this run from others of equal settings
 
 

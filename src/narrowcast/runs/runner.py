@@ -21,6 +21,8 @@ import torch
 from narrowcast import __version__, files
 from narrowcast.errors import ConfigError, Diverged, Interrupted
 from narrowcast.methods.base import Method, Server
+from narrowcast.privacy import ledger
+from narrowcast.privacy.ledger import Ledger
 from narrowcast.rounds import records
 from narrowcast.rounds.plan import AUTO, Plan
 from narrowcast.rounds.rates import Say
@@ -30,14 +32,14 @@ from narrowcast.rounds.store import ClientStore
 from narrowcast.rounds.task import Task
 from narrowcast.rounds.training import Training
 from narrowcast.rounds.tune import Found
-from narrowcast.runs import checkpoints, modelfile
+from narrowcast.runs import going_on, modelfile
 from narrowcast.runs.checkpoints import Checkpoints
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.interrupts import interrupts
 from narrowcast.runs.modelfile import ModelFile
 from narrowcast.runs.prepared import Prepared, base_of, named, prepare
+from narrowcast.runs.release import InOrder
 from narrowcast.runs.run_folder import (
-    CHECKPOINT,
     CONFIG,
     DIVERGED,
     FACTS,
@@ -91,6 +93,11 @@ def start(
         )
     if (folder / CONFIG).exists() and not is_run(folder):
         raise ConfigError(f"{folder} has a config.toml that no run has written: choose another --out")
+    if (folder / ledger.FILE).exists():
+        raise ConfigError(
+            f"{folder} has the ledger of a run with differential privacy: what that has released stays "
+            "released, and no --force takes it back. Choose another --out, or remove the folder yourself"
+        )
     # Whatever is wrong with the settings or the data is said before a file is written.
     prepared = prepare(config, task, os.urandom(8))
     folder.mkdir(parents=True, exist_ok=True)
@@ -112,9 +119,12 @@ def resume(
     *,
     task: Task | None = None,
     driver: Driver | None = None,
+    device: str | None = None,
 ) -> Path:
-    """Go on with a run that was stopped or killed; a finished one is left as it is."""
+    """Go on with a run that was stopped or killed, on another `device` if so; a finished one is left."""
     config = load_config(folder)
+    if device is not None:
+        config = config.model_copy(update={"device": device})
     with files.locked(folder):
         if finished(folder):
             return folder
@@ -131,7 +141,9 @@ def resume(
             raise ConfigError(
                 f"{folder} was begun with another config.toml, other data or another model: it cannot go on"
             )
-        _restore(run, folder, on_record)
+        for record in going_on.restore(run.training, run.prepared.plan.run, folder):
+            if on_record:
+                on_record(run.facts, record)
         return _go(run, folder, on_record, until)
 
 
@@ -210,6 +222,7 @@ def _with_driver(run: Prepared, folder: Path, driver: Driver | None, search: Fou
         network=run.plan.network.name if run.plan.network else "",
         search=search,
         salt=run.salt.hex(),
+        privacy=training.aggregate.guarantee(run.rounds),
     )
     return _Run(run, facts, training)
 
@@ -223,6 +236,8 @@ def _go(run: _Run, folder: Path, on_record: OnRecord | None, until: Until | None
         interrupts() as stop,
     ):
         keeper = Checkpoints(run.training, run.prepared.plan.run, folder, log)
+        if run.training.aggregate.discreet:
+            run.training.releases = InOrder(run.training, keeper, Ledger(folder))
         try:
             _rounds(run, keeper, on_record, until, stop)
         except Diverged as error:
@@ -267,31 +282,5 @@ def _rounds(
         keeper.take_if_due()
         if stop.is_set() or (until is not None and until()):
             break
-    keeper.write(training.state())
-
-
-def _restore(run: _Run, folder: Path, on_record: OnRecord | None) -> None:
-    """Go to the checkpoint, if there is one, and cut the records to it."""
-    path = folder / CHECKPOINT
-    if not path.is_file():
-        (folder / RECORDS).unlink(missing_ok=True)
-        return
-    try:
-        state = checkpoints.read(path)
-        if state["run"] != run.prepared.plan.run.hex():
-            raise ConfigError(f"{path} belongs to other settings than {folder / CONFIG}: it cannot go on")
-        run.training.restore(state["simulation"])
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{path} is damaged ({error}): start the run anew with --force") from error
-    done = records.read(folder / RECORDS, before=run.training.round)
-    if len(done) != run.training.round:
-        raise ConfigError(
-            f"{folder}/records.jsonl has {len(done)} of the {run.training.round} rounds of its checkpoint: "
-            "start the run anew with --force"
-        )
-    files.write_atomically(folder / RECORDS, b"".join(map(records.to_line, done)))
-    for record in done:
-        if on_record:
-            on_record(run.facts, record)
+    if training.releases is None:
+        keeper.write(training.state())

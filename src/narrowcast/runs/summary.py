@@ -39,6 +39,7 @@ class Summary:
     band: tuple[tuple[float, float], ...] = ()  # of the metric, at every evaluation
     at_nodes: float | None = None  # the headline metric on what nodes hold out, at the last evaluation there
     evaluation: int = 0  # bytes of that, which `up` and `down` leave out
+    epsilon: float | None = None  # of every client, so far; such a run tells no bytes and no seconds
 
     @property
     def complete(self) -> bool:
@@ -111,6 +112,7 @@ def _summary(folder: Path, facts: Facts, rows: list[RoundRecord]) -> Summary:
         last=next((r.metrics for r in reversed(rows) if r.metrics), {}),
         at_nodes=next((r.node_metrics.get(facts.metric) for r in reversed(rows) if r.node_metrics), None),
         evaluation=sum(r.evaluate_up + r.evaluate_down for r in rows),
+        epsilon=rows[-1].epsilon if rows else None,
     )
 
 

@@ -10,6 +10,7 @@ HEAD = (
     "run",
     "{metric}",
     "at the nodes",
+    "epsilon",
     "up",
     "down",
     "compression\nup/down/total",
@@ -19,7 +20,8 @@ HEAD = (
     "first contact",
     "dense",
 )
-NODES, NETWORK = HEAD.index("at the nodes"), HEAD.index("on {network}")  # columns of runs that have them
+# Columns of runs that have something in them.
+NODES, EPSILON, NETWORK = map(HEAD.index, ("at the nodes", "epsilon", "on {network}"))
 WIDE = 110  # columns of a terminal that shows all of them
 
 
@@ -37,9 +39,10 @@ def rows(runs: list[Summary]) -> list[list[str]]:
 
 
 def _shown(cells: list[str], runs: list[Summary]) -> list[str]:
-    """Without the columns that no run has anything in: nodes' metrics, the time on a network."""
+    """Without the columns that no run has anything in: nodes' metrics, epsilon, the time on a network."""
     known = {
         NODES: any(run.at_nodes is not None for run in runs),
+        EPSILON: any(run.epsilon is not None for run in runs),
         NETWORK: any(run.facts.network for run in runs),
     }
     return [cell for i, cell in enumerate(cells) if known.get(i, True)]
@@ -50,18 +53,24 @@ def _metric(value: float | None) -> str:
 
 
 def _row(run: Summary, ratio: Compression | None) -> list[str]:
+    hidden = run.epsilon is not None  # bytes and seconds depend on who came
+
+    def size(count: int) -> str:
+        return "-" if hidden else format_bytes(count)
+
     return [
         run.facts.label,
         _headline(run),
         _metric(run.at_nodes),
-        format_bytes(run.up),
-        format_bytes(run.down),
+        "-" if run.epsilon is None else f"{run.epsilon:.4g}",
+        size(run.up),
+        size(run.down),
         "-" if ratio is None else times(ratio.up, ratio.down, ratio.total),
         f"{run.rounds}" if run.complete else f"{run.rounds}/{run.facts.rounds}",
-        format_seconds(run.seconds),
+        "-" if hidden else format_seconds(run.seconds),
         "-" if run.network_seconds is None else format_seconds(run.network_seconds),
-        format_bytes(run.down_first),
-        format_bytes(run.down_dense),
+        size(run.down_first),
+        size(run.down_dense),
     ]
 
 
@@ -90,7 +99,9 @@ def caption(runs: list[Summary]) -> str:
     several = "; ±: Student's 95 % interval of the mean" if any(r.interval is not None for r in runs) else ""
     asked = sum(run.evaluation for run in runs)
     apart = f"; evaluation at the nodes took {format_bytes(asked)} more" if asked else ""
-    return "; ".join(tasks) + "; " + how + several + apart
+    deltas = sorted({f"{r.facts.privacy.delta:g}" for r in runs if r.facts.privacy})
+    private = f"; epsilon is of every client, at delta {', '.join(deltas)}" if deltas else ""
+    return "; ".join(tasks) + "; " + how + several + apart + private
 
 
 def terminal(runs: list[Summary], width: int = WIDE) -> PlainTable:

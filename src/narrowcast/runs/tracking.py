@@ -133,6 +133,18 @@ class Trackers:
         values: dict[str, float | None] = {
             "loss": record.loss,
             "rate": record.rate,
+            "epsilon": record.epsilon,
+            **({} if record.epsilon is not None else self._counted(record)),
+            **{f"test/{_tidy(name)}": value for name, value in record.metrics.items()},
+            **{f"nodes/{_tidy(name)}": value for name, value in record.node_metrics.items()},
+        }
+        if self.totals["network_seconds"]:
+            values["network_seconds_total"] = self.totals["network_seconds"]
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _counted(self, record: RoundRecord) -> dict[str, float | None]:
+        """What depends on who came, and what each of them sent."""
+        return {
             "clients": record.clients,
             "dropped": sum(record.dropped.values()),
             "up": record.up,
@@ -140,12 +152,7 @@ class Trackers:
             "up_total": self.totals["up"],
             "down_total": self.totals["down"],
             "seconds": record.seconds,
-            **{f"test/{_tidy(name)}": value for name, value in record.metrics.items()},
-            **{f"nodes/{_tidy(name)}": value for name, value in record.node_metrics.items()},
         }
-        if self.totals["network_seconds"]:
-            values["network_seconds_total"] = self.totals["network_seconds"]
-        return {name: value for name, value in values.items() if value is not None}
 
     def _save(self) -> None:
         files.write_atomically(self.folder / TRACK, msgspec.json.format(msgspec.json.encode(self.tracks)))

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import fields
+from typing import Any
 
+from narrowcast.aggregates.table import AGGREGATES
 from narrowcast.errors import ConfigError
 from narrowcast.methods.table import METHODS
 from narrowcast.runs.config import RENAMED, RunConfig
 from narrowcast.runs.own import config_class
 from narrowcast.runs.words import flag
-from narrowcast.tasks.table import SETTINGS, settings_of
+from narrowcast.tasks.table import CUSTOM, SETTINGS, settings_of
 
 # The settings of a run that an option of a method stands for, where they are not just one of the same name.
 STANDS_FOR = {"unbiased": ("convention",), "optimiser": ("optimiser", "momentum"), "key": (), "clients": ()}
 # What only a run itself fills in, in its folder's table; no reader of it needs more to know one.
 RESOLVED = {"clients", "cohort", "evaluate_every", "local_steps", "prox", "threads"}
-OF_EVERY_RUN = {"task", "method", "name", "seed", "engine", "threads"}
+OF_EVERY_RUN = {"task", "method", "name", "seed", "engine", "threads", "device"}
+PRIVACY = {"dp_epsilon", "dp_delta", "dp_noise", "dp_clip"}
+
+
+def private(config: RunConfig) -> bool:
+    """Whether its clients are guaranteed differential privacy."""
+    return config.dp_epsilon is not None or config.dp_noise is not None
 
 
 def of_method(name: str) -> tuple[str, ...]:
@@ -31,7 +39,9 @@ def used(config: RunConfig) -> set[str]:
     from narrowcast.rounds.plan import Plan
 
     plan = {f.name for f in fields(Plan)} & RunConfig.model_fields.keys()
-    asked = OF_EVERY_RUN | plan | settings_of(config.task) | set(of_method(config.method))
+    rule: Any = AGGREGATES[config.aggregate]
+    plan |= {f.name for f in fields(rule)}
+    asked = OF_EVERY_RUN | PRIVACY | plan | settings_of(config.task) | set(of_method(config.method))
     return {name for name in asked if _matters(name, config)}
 
 
@@ -42,10 +52,16 @@ def _matters(name: str, config: RunConfig) -> bool:
             return config.optimiser != "sgd" or "momentum" in METHODS[config.method].options
         case "dropout":
             return config.engine == "here"
-        case "network":
+        case "network" | "attackers":
             return config.engine == "here"
+        case "device":
+            return config.engine == "here" and config.task != CUSTOM
+        case "attack":
+            return config.attackers > 0
         case "deadline":
             return config.network is not None
+        case "dp_delta" | "dp_clip":
+            return private(config)
         case "alpha":
             return config.partition == "dirichlet"
         case "lora_rank" | "lora_alpha":
@@ -74,10 +90,22 @@ def _why(name: str, configs: Iterable[RunConfig]) -> str:
                 return "--optimiser sgd has none: choose momentum or adam"
             case "network":
                 return f"of --engine {config.engine} clients have the links that they have"
+            case "device" if config.task == CUSTOM:
+                return "a task of one's own is where its model is: give it model.to(device)"
+            case "device":
+                return f"of --engine {config.engine} clients compute on the CPU"
+            case "attackers":
+                return f"of --engine {config.engine} nobody is made to lie"
+            case "attack":
+                return "only with --attackers: without a share of them nobody lies"
+            case "tolerate":
+                return f"--aggregate {config.aggregate} is not told how many lie"
             case "deadline":
                 return "only with --network: clients take no time without one"
             case "dropout":
                 return f"of --engine {config.engine} clients drop out by themselves"
+            case "dp_delta" | "dp_clip":
+                return "only with --dp-epsilon or --dp-noise"
             case "alpha":
                 return "only --partition dirichlet has one"
             case "lora_rank" | "lora_alpha":

@@ -19,6 +19,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from narrowcast.numerics import keyed, pool
 from narrowcast.numerics.hadamard import fwht_plain
@@ -26,6 +27,7 @@ from narrowcast.numerics.kernels import edges, tiles
 from narrowcast.numerics.kernels.butterfly import LANES, ROWS, STRIP
 from narrowcast.numerics.kernels.memory import ALIGNED
 from narrowcast.numerics.keyed import Key, Purpose
+from narrowcast.subspaces import on_device
 from narrowcast.subspaces.base import Floats, Subspace, SubspaceSpec
 
 SCALES = np.array([1.0 / np.sqrt(2.0**k) for k in range(7)], np.float32)
@@ -46,6 +48,7 @@ def floor_power_of_two(x: int) -> int:
 
 class Rotation(Subspace):
     kind = "rotation"
+    on_device = True
     most_rows = ROWS
 
     def __init__(self, D: int, d: int, key: Key, n: int | None = None, V: int | None = None) -> None:
@@ -113,6 +116,12 @@ class Rotation(Subspace):
             pool.run(tiles.project_shards, self.shards, acc, *shape)
             parts, scale = len(gs) * -(-self.d // STRIP), SCALES[self.n.bit_length() - 1]
             pool.run(tiles.add_shards, parts, out, acc, window, scale, grain=16)
+
+    def _project_there(self, g: Tensor) -> Tensor:
+        return on_device.project(self, g, SCALES)
+
+    def _add_family_there(self, family: Sequence[Self], base: Tensor | None, xs: Tensor, out: Tensor) -> None:
+        on_device.add_family(family, base, xs, out, SCALES)
 
     def blocks(self) -> Iterator[tuple[int, int, int, int]]:
         """(first parameter, rows, lanes, window start) of every block: whole tiles, then the remainder."""

@@ -33,7 +33,8 @@ def normalise(images: Tensor) -> Tensor:
 
     Channels lie innermost, which convolutions on a CPU take a fifth less time for.
     """
-    return standardised(images.contiguous(memory_format=torch.channels_last), MEAN, DEVIATION)
+    mean, deviation = MEAN.to(images.device), DEVIATION.to(images.device)
+    return standardised(images.contiguous(memory_format=torch.channels_last), mean, deviation)
 
 
 def augment(images: Tensor, index: Tensor, key: Key) -> Tensor:
@@ -43,10 +44,10 @@ def augment(images: Tensor, index: Tensor, key: Key) -> Tensor:
     picture, whatever else is in the batch.
     """
     words = keyed.words(key, Purpose.AUGMENT, int(index.max()) + 1)[index.numpy()]
-    bits = torch.from_numpy(words.astype("int64"))
+    bits = torch.from_numpy(words.astype("int64")).to(images.device)
     mirrored = (bits >> 31 == 1)[:, None]
     down, right = ((b * (2 * PAD + 1) >> 15)[:, None] for b in (bits & 0x7FFF, bits >> 15 & 0x7FFF))
-    side = torch.arange(images.shape[-1])
+    side = torch.arange(images.shape[-1], device=images.device)
     rows = _reflect(down + side - PAD, len(side))
     columns = _reflect(right + torch.where(mirrored, side.flip(0), side) - PAD, len(side))
     pixels = (len(side) * rows[:, :, None] + columns[:, None, :]).view(len(images), 1, -1)

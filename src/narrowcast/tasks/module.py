@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from narrowcast.numerics import pool
 from narrowcast.numerics.flat import FlatParameters
 from narrowcast.rounds.task import Batch, IndexArray, Task
 from narrowcast.tasks import side_effects
+from narrowcast.tasks.workers import SMALL, copies, in_workers
 
 
 class ModuleTask(Task):
@@ -37,6 +40,18 @@ class ModuleTask(Task):
         self.layout = self.flat.layout
         self._theta0 = self.flat.theta.clone()
         self._watched = False
+        self._others, self._copied = list[Self](), True
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.flat.theta.device
+
+    def to(self, device: torch.device) -> None:
+        if device != self.device:
+            _move(self.module, device)
+            self.flat, self._theta0 = FlatParameters(self.module), self._theta0.to(device)
+            self._others = []
 
     def objectives(self, batch: Batch) -> Iterator[Tensor]:
         """The objective of the batch, in parts."""
@@ -66,7 +81,41 @@ class ModuleTask(Task):
         with self._training(batch), torch.no_grad():
             return sum(float(part) for part in self.objectives(batch))
 
+    @property
+    def workers_do(self) -> bool:
+        """Whether workers with a copy of the module each are quicker than torch's threads, and may be: what a
+        module draws comes from a generator that all threads share."""
+        return self.layout.size < SMALL and self.device.type == "cpu" and not self.draws
+
+    def walk_rows(
+        self, theta: Tensor, walks: Sequence[Sequence[Batch]], rate: float, prox: float
+    ) -> Iterator[tuple[list[float], Tensor]]:
+        """A client a worker, from one to the next."""
+        if not self.workers_do:
+            return super().walk_rows(theta, walks, rate, prox)
+        copies = self.copies()
+
+        def work(walk: Sequence[Batch], worker: int) -> tuple[list[float], Tensor]:
+            return next(Task.walk_rows(copies[worker], theta, [walk], rate, prox))
+
+        return in_workers(walks, work, len(copies))
+
+    def parts(self, batch: Batch) -> list[Batch]:
+        """What workers share of a gradient: batches that it is the sum over, whoever takes them."""
+        return [batch]
+
     def gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
+        parts = self.parts(batch)
+        if len(parts) == 1:
+            return self.part_gradient(theta, batch)
+        copies, loss, total = self.copies(), 0.0, torch.zeros_like(theta)
+        for one, v in in_workers(parts, lambda part, i: copies[i].part_gradient(theta, part), len(copies)):
+            loss += one
+            total += v
+        return loss, self.flat.grad.copy_(total)
+
+    def part_gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
+        """The gradient, by this module alone."""
         self.flat.load(theta)
         self.flat.grad.zero_()
         self.flat.attach_grad()
@@ -77,15 +126,35 @@ class ModuleTask(Task):
                 total += float(part.detach())
         return total, self.flat.grad
 
+    def copies(self) -> list[Self]:
+        """The task for each worker, itself the first: see `workers.copies`."""
+        lacking = pool.threads() - 1 - len(self._others)
+        if lacking > 0 and self._copied:
+            made = copies(self, lacking)
+            self._copied = len(made) == lacking
+            self._others = [*self._others, *made]
+        return [self, *self._others][: pool.threads()]
+
     @contextmanager
     def _training(self, batch: Batch) -> Iterator[None]:
         """The module trains, on what the batch's key draws; in the first step its buffers are watched."""
         self._train_mode()
         watch = nullcontext() if self._watched else side_effects.unchanged_buffers(self.module)
-        with watch, side_effects.drawing_from(batch.noise) if self.draws else nullcontext():
+        with watch, side_effects.drawing_from(batch.noise, self.device) if self.draws else nullcontext():
             yield
         self._watched = True
 
     def _train_mode(self) -> None:
         if not self.module.training:  # setting it walks the whole module: a tenth of a small step
             self.module.train()
+
+
+def _move(module: nn.Module, device: torch.device) -> None:
+    """Weights that are tied stay so, which `module.to` does not promise for every kind of device."""
+    tied: dict[int, list[str]] = {}
+    for name, p in module.named_parameters(remove_duplicate=False):
+        tied.setdefault(id(p), []).append(name)
+    module.to(device)
+    for first, *aliases in tied.values():
+        for owner, _, leaf in (alias.rpartition(".") for alias in aliases):
+            setattr(module.get_submodule(owner), leaf, module.get_parameter(first))

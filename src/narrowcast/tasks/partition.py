@@ -56,10 +56,11 @@ class Partition(Sequence[IndexArray]):
     def __getitem__(self, client: int | slice) -> IndexArray | Sequence[IndexArray]:
         if isinstance(client, slice):
             return [self[c] for c in range(*client.indices(len(self)))]
-        if not -len(self) <= client < len(self):
-            raise IndexError(f"client {client} of {len(self)}")
-        client %= len(self)
-        return self.order[self.offsets[client] : self.offsets[client + 1]]
+        count = self.offsets.size - 1  # this is asked hundreds of times a round
+        if not -count <= client < count:
+            raise IndexError(f"client {client} of {count}")
+        first, last = self.offsets[client % count : client % count + 2].tolist()
+        return self.order[first:last]
 
     def __iter__(self) -> Iterator[IndexArray]:
         return (self[c] for c in range(len(self)))

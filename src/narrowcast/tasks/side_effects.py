@@ -111,15 +111,32 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 @contextmanager
-def drawing_from(key: Key) -> Iterator[None]:
-    """What torch draws meanwhile comes from the key; afterwards its generator is where it was."""
-    generator = torch.default_generator  # of the CPU: torch.manual_seed would seed those of other devices too
-    before = generator.get_state()
-    generator.manual_seed(key)
+def drawing_from(key: Key, device: torch.device | None = None) -> Iterator[None]:
+    """What torch draws meanwhile, here and on the device, comes from the key; afterwards its generators are
+    where they were. torch.manual_seed would seed those of other devices too."""
+    generators = [torch.default_generator, *_generators(device)]
+    before = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(key)
     try:
         yield
     finally:
-        generator.set_state(before)
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
+
+
+def _generators(device: torch.device | None) -> list[torch.Generator]:
+    """The one of a device that draws by itself."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        return [torch.cuda.default_generators[device.index or 0]]
+    if device is not None and device.type == "mps":
+        return [torch.mps._get_default_mps_generator()]
+    return []
+
+
+def _states(device: torch.device | None) -> list[Tensor]:
+    return [generator.get_state() for generator in (torch.default_generator, *_generators(device))]
 
 
 class Habits(NamedTuple):
@@ -130,15 +147,21 @@ class Habits(NamedTuple):
 
 
 @torch.no_grad()
-def observed(module: nn.Module, losses: Callable[[IndexArray], Tensor], examples: int) -> Habits:
+def observed(
+    module: nn.Module,
+    losses: Callable[[IndexArray], Tensor],
+    examples: int,
+    device: torch.device | None = None,
+) -> Habits:
     """By trial: the same example in two batches of one size; `losses` are (B,), of a module in training."""
     size = min(AT_ONCE, (examples + 1) // 2)
     among, others = np.arange(size), np.r_[0, size : 2 * size - 1]
-    with unchanged_buffers(module), drawing_from(0):
-        fresh = torch.get_rng_state()
-        here = losses(among)
-        draws = not torch.equal(torch.get_rng_state(), fresh)
-        torch.set_rng_state(fresh)
-        there = losses(others)
+    with unchanged_buffers(module):
+        with drawing_from(0, device):
+            fresh = _states(device)
+            here = losses(among)
+            draws = not all(map(torch.equal, _states(device), fresh))
+        with drawing_from(0, device):
+            there = losses(others)
     same = size > 1 and torch.allclose(here[0], there[0], rtol=1e-4, atol=1e-6)
     return Habits(draws or draws_by_type(module), not same or mixes_by_type(module))

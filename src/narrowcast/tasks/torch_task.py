@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
-from itertools import groupby, islice
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from functools import cached_property
+from itertools import groupby, islice, pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from narrowcast.numerics import pool
+from narrowcast.numerics.devices import names
 from narrowcast.numerics.flat import all_finite
 from narrowcast.numerics.keyed import Key
 from narrowcast.rounds.task import Batch, IndexArray, Task
 from narrowcast.tasks import side_effects
 from narrowcast.tasks.examples import Examples as Examples
 from narrowcast.tasks.examples import as_examples
+from narrowcast.tasks.factors import plain_layers
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
-from narrowcast.tasks.side_by_side import Factors, in_parts, plain_layers, sgd_step
+from narrowcast.tasks.stacks import Stack, Walk
+from narrowcast.tasks.workers import EXAMPLES_AT_ONCE, in_workers
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> (B,) losses, one an example
 Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of the whole test set
 Augment = Callable[[Tensor, Tensor, Key], Tensor]  # (inputs, example indices, key) -> inputs
 Prepare = Callable[[Tensor], Tensor]  # (stored inputs of a batch) -> what the module takes
-FEW = 16  # examples of a client, whose gradient is then the product of two small matrices
+FEW = 16  # examples of a batch, whose gradient is then the product of two small matrices
 MOST_AT_ONCE = 50  # clients whose gradients are taken together (docs/performance.md)
 MEMORY_AT_ONCE = 1 << 26  # bytes of their gradients
-CACHE_AT_ONCE = 5 << 20  # bytes of the weights of clients that walk side by side, or of their gradients
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> dict[str, float]:
@@ -84,6 +86,17 @@ class TorchTask(ModuleTask):
         _check_examples(train, "train")
         _check_examples(test, "test")
         check_clients(clients, len(train[1]))
+        self._move_data()
+
+    def to(self, device: torch.device) -> None:
+        super().to(device)
+        self._move_data()
+
+    def _move_data(self) -> None:
+        """To the model, once: it is read in every round."""
+        (x, y), (tx, ty) = self._train, self._test
+        self._train = x.to(self.device), y.to(self.device)
+        self._test = tx.to(self.device), ty.to(self.device)
 
     @cached_property
     def _habits(self) -> side_effects.Habits:
@@ -94,7 +107,7 @@ class TorchTask(ModuleTask):
             return self._losses(self.module(x), y)
 
         self._train_mode()
-        return side_effects.observed(self.module, losses, len(self._train[1]))
+        return side_effects.observed(self.module, losses, len(self._train[1]), self.device)
 
     @property
     def draws(self) -> bool:
@@ -104,48 +117,83 @@ class TorchTask(ModuleTask):
     def separable(self) -> bool:
         return not (self._habits.draws or self._habits.mixes)
 
+    def mislabelled(self, clients: Sequence[int]) -> Task:
+        x, y = self._train
+        if y.ndim != 1 or y.is_floating_point():
+            return super().mislabelled(clients)  # which says that there are no classes
+        index = torch.as_tensor(np.concatenate([self.clients[c] for c in clients])).to(y.device)
+        turned = y.clone()
+        turned[index] = y.max() - y[index]
+        task = copy(self)  # the module and its memory are shared
+        task._train, task._others = (x, turned), []  # workers' copies have examples too
+        return task
+
     def objectives(self, batch: Batch) -> Iterator[Tensor]:
         for start in range(0, len(batch.index), self.chunk):
             part = slice(start, start + self.chunk)
             x, y = self._examples(torch.as_tensor(batch.index[part]), batch.key)
-            yield self._losses(self.module(x), y) @ batch.weight[part]
+            yield self._losses(self.module(x), y) @ batch.weight[part].to(self.device)
 
     def gradients(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[float, Tensor]]:
+        many = any(len(batch.index) > FEW for batch in batches) and len({batch.key for batch in batches}) == 1
+        if many and self._stacked:
+            yield from self._stack(theta).gradients(batches)
+            return
         for losses, rows in self.gradient_rows(theta, batches):
             yield from zip(losses, rows, strict=True)
 
     def gradient_rows(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[list[float], Tensor]]:
-        """Chunks of equal-sized batches: few examples of a plain stack of layers by their products, others by
-        torch.func; those that are alone, or too large for company, one by one."""
-        fits = min(MOST_AT_ONCE, MEMORY_AT_ONCE // (4 * self.layout.size))
+        """Of a plain stack of layers by their factors; of others chunks of equal-sized batches by torch.func,
+        and those that are alone, or too large for company, one by one."""
+        if len(batches) > 1 and self._stacked and all(len(batch.index) <= self.chunk for batch in batches):
+            yield from self._stack(theta).rows([[batch] for batch in batches], 0.0, 0.0)
+            return
+        if self.workers_do and len(batches) > 1:
+            copies, chunks = self.copies(), list(self._chunks(batches))
+            yield from in_workers(chunks, lambda chunk, i: copies[i]._together(theta, chunk), len(copies))
+            return
+        for chunk in self._chunks(batches):
+            if len(chunk) > 1 and (many := self._by_vmap(theta, chunk)):
+                yield many
+            else:
+                ones = (self.gradient(theta, batch) for batch in chunk)
+                yield from (([loss], v[None]) for loss, v in ones)
+
+    def _chunks(self, batches: list[Batch]) -> Iterator[list[Batch]]:
+        """Batches of one size and key, as many as are taken together."""
+        fits = min(MOST_AT_ONCE, self._at_once(MEMORY_AT_ONCE))
         for (examples, _), same in groupby(batches, key=lambda batch: (len(batch.index), batch.key)):
             at_once = max(1, min(fits, self.chunk // max(1, examples)))
             while chunk := list(islice(same, at_once)):
-                if len(chunk) > 1 and examples <= FEW and self._stacked:
-                    yield from self._by_factors(theta, chunk)
-                elif len(chunk) > 1 and (many := self._by_vmap(theta, chunk)):
-                    yield many
-                else:
-                    ones = (self.gradient(theta, batch) for batch in chunk)
-                    yield from (([loss], v[None]) for loss, v in ones)
+                yield chunk
+
+    def _together(self, theta: Tensor, chunk: list[Batch]) -> tuple[list[float], Tensor]:
+        """(losses, gradients) of a chunk, by this module alone."""
+        if len(chunk) > 1 and (many := self._by_vmap(theta, chunk)):
+            return many
+        rows, losses = torch.empty(len(chunk), self.layout.size), list[float]()
+        for row, batch in zip(rows, chunk, strict=True):
+            loss, v = self.part_gradient(theta, batch)
+            row.copy_(v)
+            losses.append(loss)
+        return losses, rows
+
+    def parts(self, batch: Batch) -> list[Batch]:
+        count = -(-len(batch.index) // min(EXAMPLES_AT_ONCE, self.chunk))
+        if count == 1 or not self.workers_do or not self.separable:
+            return [batch]
+        edges = [len(batch.index) * i // count for i in range(count + 1)]
+        return [batch._replace(index=batch.index[a:b], weight=batch.weight[a:b]) for a, b in pairwise(edges)]
 
     @property
     def _stacked(self) -> bool:
         """Whether the module is a plain stack of layers over vectors, and clients can share a batch."""
-        return bool(self._layers) and self.separable and self._inputs(self._train[0][:1]).ndim == 2
+        here = bool(self._layers) and self.device.type == "cpu"  # parts and workers are for its caches
+        return here and self.separable and self._inputs(self._train[0][:1]).ndim == 2
 
-    def _by_factors(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[list[float], Tensor]]:
-        """As many rows at a time as a processor's cache holds."""
+    def _stack(self, theta: Tensor) -> Stack:
         self.flat.load(theta)
-        x, y = self._examples(torch.as_tensor(np.concatenate([b.index for b in batches])), batches[0].key)
-        objective = partial(self._weighted, y, torch.stack([batch.weight for batch in batches]))
-        made = Factors(self._layers, self.layout, x.view(len(batches), -1, x.shape[1]), objective)
-        losses = made.losses.tolist()
-        rows = torch.empty(max(1, min(len(batches), CACHE_AT_ONCE // (4 * self.layout.size))), len(theta))
-        for first in range(0, len(batches), len(rows)):
-            rows = rows[: len(batches) - first]
-            made.fill(rows, first)
-            yield losses[first : first + len(rows)], rows
+        return Stack(self._layers, self.layout, self._examples, self._losses, self._augment is None)
 
     def _by_vmap(self, theta: Tensor, batches: list[Batch]) -> tuple[list[float], Tensor] | None:
         """None: not every module can be vmapped (.item(), in-place tricks)."""
@@ -161,7 +209,7 @@ class TorchTask(ModuleTask):
         index = torch.as_tensor(np.concatenate([batch.index for batch in batches]))
         x, y = self._examples(index, batches[0].key)
         count = len(batches)
-        weight = torch.stack([batch.weight for batch in batches])
+        weight = self._weights(batches)
         self._train_mode()
 
         def objective(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -177,46 +225,38 @@ class TorchTask(ModuleTask):
     def __init_subclass__(cls, **more: Any) -> None:
         """Whoever changes the gradient, and not what is made of it here, gets what is made of it anywhere."""
         super().__init_subclass__(**more)
-        for name in ("gradients", "gradient_rows", "walk"):
+        for name in ("gradients", "gradient_rows", "walk_rows", "walk_sums"):
             if "gradient" in vars(cls) and name not in vars(cls):
                 setattr(cls, name, getattr(Task, name))
 
-    def walk(
-        self, theta: Tensor, walks: Iterable[Sequence[Batch]], rate: float, prox: float
+    def walk_rows(
+        self, theta: Tensor, walks: Sequence[Walk], rate: float, prox: float
+    ) -> Iterator[tuple[list[float], Tensor]]:
+        if self._walkable(walks):
+            return self._stack(theta).rows(walks, rate, prox)
+        return super().walk_rows(theta, walks, rate, prox)
+
+    def walk_sums(
+        self, theta: Tensor, walks: Sequence[Walk], weights: Tensor, rate: float, prox: float
     ) -> Iterator[tuple[float, Tensor]]:
-        """Clients with equally many examples side by side, where the module is a plain stack of layers."""
-        if not self._stacked:
-            yield from super().walk(theta, walks, rate, prox)
+        if not self._walkable(walks):
+            yield from super().walk_sums(theta, walks, weights, rate, prox)
             return
-        for size, same in groupby(walks, key=lambda batches: len(batches[0].index)):
-            at_once = min(MOST_AT_ONCE, CACHE_AT_ONCE // (4 * self.layout.size), self.chunk // size)
-            if at_once < 2:
-                yield from super().walk(theta, same, rate, prox)
-                continue
-            while parts := [part for _ in range(pool.threads()) if (part := list(islice(same, at_once)))]:
-                yield from in_parts(parts, lambda part: self._side_by_side(theta, part, rate, prox))
+        losses, total = self._stack(theta).sums(walks, weights, rate, prox)
+        yield from zip(losses.tolist(), total, strict=True)
 
-    def _side_by_side(
-        self, theta: Tensor, walks: list[Sequence[Batch]], rate: float, prox: float
-    ) -> tuple[Tensor, Tensor]:
-        """SGD steps of several clients at once: mean losses (C,), ends (C, D).
+    def _walkable(self, walks: Sequence[Walk]) -> bool:
+        return self._stacked and all(len(walk[0].index) <= self.chunk for walk in walks)
 
-        All batches are of one size, and those of one step have one key.
-        """
-        here, total = theta.repeat(len(walks), 1), torch.zeros(len(walks))
-        for batches in zip(*walks, strict=True):
-            x, y = self._examples(torch.as_tensor(np.concatenate([b.index for b in batches])), batches[0].key)
-            objective = partial(self._weighted, y, torch.stack([b.weight for b in batches]))
-            pull = (here - theta).mul_(rate * prox) if prox else None
-            x = x.view(len(walks), -1, x.shape[1])
-            total += sgd_step(self._layers, self.layout, here, x, objective, rate)
-            if pull is not None:
-                here -= pull
-        return total / len(walks[0]), here
+    def _weights(self, batches: Sequence[Batch]) -> Tensor:
+        """(C, B)"""
+        return torch.stack([batch.weight for batch in batches]).to(self.device)
 
-    def _weighted(self, y: Tensor, weight: Tensor, outputs: Tensor) -> Tensor:
-        """(C, B, ...) outputs -> (C,) weighted sums of the losses."""
-        return (self._losses(outputs.flatten(0, 1), y).view_as(weight) * weight).sum(1)
+    def _at_once(self, bytes_here: int) -> int:
+        """How many vectors of D numbers may be made at once: so many bytes of them, on a device a quarter of
+        what is free there, for several are made of each."""
+        free = names.memory_free(self.device)
+        return (bytes_here if free is None else free // 4) // (4 * self.layout.size)
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         self.flat.load(theta)
@@ -229,7 +269,8 @@ class TorchTask(ModuleTask):
 
     def _examples(self, index: Tensor, key: Key) -> Examples:
         """Training examples as the module takes them."""
-        x, y = self._train[0][index], self._train[1][index]
+        there = index.to(self.device)
+        x, y = self._train[0][there], self._train[1][there]
         return self._inputs(x if self._augment is None else self._augment(x, index, key)), y
 
     def _inputs(self, stored: Tensor) -> Tensor:

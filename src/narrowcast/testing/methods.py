@@ -86,6 +86,15 @@ class MethodContract(Contract):
             close = torch.allclose(rows[0] + 2 * rows[1], rows[2])
             assert not (same and close), "it is linear, and does not say so: return True"
 
+    def test_uploads_that_can_be_compared_fill_a_row(self) -> None:
+        """`incomparable` is "" only where a rule over clients may look at uploads number by number."""
+        world = self.world().step()
+        acc = world.method.zero(world.server)
+        where, numbers = world.method.terms(acc, world.upload())
+        if not world.method.incomparable:
+            assert isinstance(where, int), "its numbers are at places of their own: say so by incomparable"
+            assert numbers.shape == acc.total[where].shape, f"{numbers.shape} is no row of the sum"
+
     def test_clients_keep_what_is_declared_and_nothing_is_changed_in_place(self) -> None:
         """Stateful methods return private state, others never do: vectors of float32 of their own."""
         world = self.world()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from narrowcast.numerics import pool
+from narrowcast.numerics.devices import passes
 from narrowcast.numerics.kernels import mixing
 
 MASK64 = (1 << 64) - 1
@@ -23,10 +24,22 @@ def digest(*vectors: Tensor | None) -> bytes:
     total, place = 0, 0
     for vector in vectors:
         if vector is not None:
-            pairs = _pairs(vector)
-            total += _sum(pairs, place) + _sum(np.array([vector.numel()], np.uint64), -1 - place)
-            place += pairs.size
+            total += _sum_of(vector, place) + _sum(np.array([vector.numel()], np.uint64), -1 - place)
+            place += -(-vector.numel() // 2)
     return (total & MASK64).to_bytes(8, "little")
+
+
+def _sum_of(vector: Tensor, first: int) -> int:
+    """Of the vector's pairs, wherever it lies: a device sums those that it has, of the last word alone we."""
+    if vector.device.type == "cpu":
+        return _sum(_pairs(vector), first)
+    words = vector.detach().reshape(-1)
+    even = words.numel() // 2 * 2
+    whole = words[:even]
+    if not whole.is_contiguous() or whole.data_ptr() % 8:
+        whole = whole.clone()
+    total = passes.on(words.device).sum_mixed(whole.view(torch.int64), first)
+    return total + (_sum(_pairs(words[even:].cpu()), first + even // 2) if even < words.numel() else 0)
 
 
 def _pairs(vector: Tensor) -> NDArray[np.uint64]:

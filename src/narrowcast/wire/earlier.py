@@ -30,4 +30,4 @@ class Payload1(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 def digest1(theta: Tensor) -> bytes:
     """Eight bytes that two equal vectors share: XXH3 over the float32 bits."""
-    return xxhash.xxh3_64_digest(theta.detach().contiguous().numpy().data.cast("B"))
+    return xxhash.xxh3_64_digest(theta.detach().contiguous().cpu().numpy().data.cast("B"))

@@ -128,7 +128,7 @@ def check(message: Message, run: bytes, digest: bytes, route: int) -> bytes:
 def block(values: Tensor, format: str = "f32", key: int = 0) -> Block:
     """Encode a tensor of finite float32 numbers; `key` decides how lossy formats round."""
     codec = by_name(format)
-    return Block(number_of(format), codec.pack(values.detach().contiguous().numpy().reshape(-1), key))
+    return Block(number_of(format), codec.pack(values.detach().contiguous().cpu().numpy().reshape(-1), key))
 
 
 def raw(data: bytes) -> Block:

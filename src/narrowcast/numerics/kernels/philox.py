@@ -119,6 +119,16 @@ def fill_permuted(start, stop, out, first, n, pivots, keys):
 
 
 @njit(nogil=True, cache=True)
+def swap_or_not(pivots, keys, n, purpose, k0, k1):
+    """The pivot and the coin's key of every round, from the keys derived for (purpose, 0 and 1, round)."""
+    for r in range(pivots.size):
+        w = philox(purpose, uint32(0), uint32(0), uint32(r), k0, k1)
+        pivots[r] = np.int64((uint64(w[0]) | uint64(w[1]) << uint64(32)) % uint64(n))
+        w = philox(purpose, uint32(1), uint32(0), uint32(r), k0, k1)
+        keys[r] = uint64(w[0]) | uint64(w[1]) << uint64(32)
+
+
+@njit(nogil=True, cache=True)
 def fill_scattered(start, stop, out, first, n, bits, mask, keys):
     """out[i] = pi(first + i) for the quick keyed bijection pi of {0 .. n-1}."""
     for i in range(start, stop):

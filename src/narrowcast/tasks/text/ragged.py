@@ -34,7 +34,13 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def padded(self, index: IndexArray, left: bool = False, pad: int = 0) -> tuple[Tensor, Tensor]:
+    def padded(
+        self,
+        index: IndexArray,
+        left: bool = False,
+        pad: int = 0,
+        device: torch.device | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """(ids (B, L), mask (B, L)) of these sequences, `pad` after each, or before it with `left`."""
         lengths = self.lengths[index]
         widest = int(lengths.max())
@@ -42,7 +48,8 @@ class Ragged:
         inside = (column >= 0) & (column < lengths[:, None])
         place = self.starts[:-1][index][:, None] + np.where(inside, column, 0)
         mask = torch.from_numpy(inside)
-        return self.values[torch.from_numpy(place)].long().masked_fill(~mask, pad), mask.long()
+        ids = self.values[torch.from_numpy(place)].masked_fill(~mask, pad)
+        return ids.to(device).long(), mask.to(device).long()
 
 
 def by_length(lengths: IndexArray, tokens: int) -> list[IndexArray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from narrowcast.rounds.task import Batch, IndexArray
+from narrowcast.tasks import side_effects
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
 from narrowcast.tasks.text import models
 from narrowcast.tasks.text.ragged import Ragged, by_length
 
 AT_ONCE = 512  # tokens of a forward pass: more leave the cache of a CPU, fewer read the weights too often
+AT_ONCE_THERE = 8192  # the same on a device, which has no use for so few
 
 Texts = tuple[Ragged | Sequence[Sequence[int]], Tensor | Sequence[int]]
 """Token ids, and a number for each sequence: its class, or how many of its last tokens are scored."""
@@ -64,12 +67,42 @@ class TextTask(ModuleTask):
             module, clients=clients, name=name, metric=self.judged_by, higher_is_better=self.higher
         )
         self._train, self._test = _held(train, "train"), _held(test, "test")
-        self._bf16, self._at_once, self._tokenizer = bf16, at_once, tokenizer
+        self._bf16, self._asked, self._tokenizer = bf16, at_once, tokenizer
         self.fresh = tuple(fresh)  # parameters that the pretrained model lacked, and the run's key has drawn
         for held in (self._train, self._test):
             self._check(held)
         without_dropout(module)
         check_clients(clients, len(self._train.ids))
+        self._move_data()
+
+    def to(self, device: torch.device) -> None:
+        super().to(device)
+        self._move_data()
+
+    def _move_data(self) -> None:
+        """The numbers beside the sequences; these themselves go to the model batch by batch."""
+        train, test = self._train, self._test
+        self._train = train._replace(number=train.number.to(self.device))
+        self._test = test._replace(number=test.number.to(self.device))
+
+    @property
+    def _at_once(self) -> int:
+        there = self.device.type != "cpu" and self._asked == AT_ONCE
+        return AT_ONCE_THERE if there else self._asked
+
+    def _numbers(self, texts: _Held, index: IndexArray) -> Tensor:
+        return texts.number[torch.from_numpy(index).to(self.device)]
+
+    @cached_property
+    def _habits(self) -> side_effects.Habits:
+        """Found by trial before the first step: dropout is off, and what else may draw is not known."""
+        self._train_mode()
+        losses = partial(self.losses, self._train)
+        return side_effects.observed(self.module, losses, len(self._train.ids), self.device)
+
+    @property
+    def draws(self) -> bool:
+        return self._habits.draws
 
     def losses(self, texts: _Held, index: IndexArray) -> Tensor:
         """(B,) the loss of each of these sequences."""
@@ -95,7 +128,9 @@ class TextTask(ModuleTask):
 
     def objectives(self, batch: Batch) -> Iterator[Tensor]:
         for part in by_length(self._train.ids.lengths[batch.index], self._at_once):
-            yield self.losses(self._train, batch.index[part]) @ batch.weight[torch.from_numpy(part)]
+            yield self.losses(self._train, batch.index[part]) @ batch.weight[torch.from_numpy(part)].to(
+                self.device
+            )
 
     def _tests(self, theta: Tensor) -> Iterator[IndexArray]:
         """The test set in batches, with the module ready to be judged at theta."""
@@ -105,7 +140,7 @@ class TextTask(ModuleTask):
             yield from by_length(self._test.ids.lengths, self._at_once)
 
     def _precision(self) -> AbstractContextManager[None]:
-        return torch.autocast("cpu", torch.bfloat16, enabled=self._bf16)
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16)
 
 
 class Classifier(TextTask):
@@ -123,19 +158,19 @@ class Classifier(TextTask):
             raise ValueError(f"classes are 0 to {classes - 1} for this model, got {int(texts.number.max())}")
 
     def losses(self, texts: _Held, index: IndexArray) -> Tensor:
-        classes = texts.number[torch.from_numpy(index)]
+        classes = self._numbers(texts, index)
         return nn.functional.cross_entropy(self._scores(texts, index), classes, reduction="none")
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         right = total = 0.0
         for index in self._tests(theta):
-            scores, classes = self._scores(self._test, index), self._test.number[torch.from_numpy(index)]
+            scores, classes = self._scores(self._test, index), self._numbers(self._test, index)
             right += float((scores.argmax(1) == classes).sum())
             total += float(nn.functional.cross_entropy(scores, classes, reduction="sum"))
         return {"accuracy": right / len(self._test.number), "loss": total / len(self._test.number)}
 
     def _scores(self, texts: _Held, index: IndexArray) -> Tensor:
-        ids, mask = texts.ids.padded(index, pad=_padding(self.module))
+        ids, mask = texts.ids.padded(index, pad=_padding(self.module), device=self.device)
         with self._precision():
             scores: Tensor = self.module(input_ids=ids, attention_mask=mask).logits
         return scores.float()
@@ -159,7 +194,7 @@ class LanguageModel(TextTask):
             raise ValueError("a sequence scores at least one token, and not its first")
 
     def losses(self, texts: _Held, index: IndexArray) -> Tensor:
-        return self._sums(texts, index) / texts.number[torch.from_numpy(index)]
+        return self._sums(texts, index) / self._numbers(texts, index)
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
         total = sum(float(self._sums(self._test, index).double().sum()) for index in self._tests(theta))
@@ -168,8 +203,8 @@ class LanguageModel(TextTask):
 
     def _sums(self, texts: _Held, index: IndexArray) -> Tensor:
         """(B,) negative log-likelihoods, summed over a sequence's scored tokens."""
-        ids, mask = texts.ids.padded(index, left=True)
-        scored = texts.number[torch.from_numpy(index)]
+        ids, mask = texts.ids.padded(index, left=True, device=self.device)
+        scored = self._numbers(texts, index)
         most = int(scored.max())
         place = (mask.cumsum(1) - 1).clamp(min=0)
         with self._precision():
@@ -182,7 +217,7 @@ class LanguageModel(TextTask):
             ).logits[:, :-1]
         targets = ids[:, -most:]
         each = nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
-        counted = torch.arange(most) >= most - scored[:, None]
+        counted = torch.arange(most, device=self.device) >= most - scored[:, None]
         return (each.view_as(targets) * counted).sum(1)
 
 

@@ -1,0 +1,11 @@
+from .base import Aggregate as Aggregate
+from .base import Gathering as Gathering
+from .base import Memory as Memory
+from .mean import Mean as Mean
+from .clipped import Clipped as Clipped
+from .median import Median as Median
+from .trimmed import TrimmedMean as TrimmedMean
+from .krum import Krum as Krum
+from .krum import MultiKrum as MultiKrum
+from .geometric import GeometricMedian as GeometricMedian
+from .table import AGGREGATES as AGGREGATES

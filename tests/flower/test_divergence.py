@@ -1,0 +1,65 @@
+"""A fleet whose training blows up: the last good model is kept, nonsense is called so."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
+import narrowcast as nc
+from fake_grid import FakeGrid
+from federations import PATIENT, impatient, settings
+from narrowcast.errors import Diverged
+from narrowcast.flower import client_app
+from narrowcast.flower.federation import Federation
+from narrowcast.flower.messages import Answer, Upload, pack, unpack
+from narrowcast.flower.server import driver
+from narrowcast.runs import modelfile, run_folder, runner
+from narrowcast.tasks import build
+
+__all__ = ["impatient"]
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+def test_a_fleet_whose_every_update_is_nan_keeps_its_last_good_model(tmp_path: Path) -> None:
+    """Five good rounds, then NaN: the run stops, the file holds the last one trained from."""
+    config, good, fleet = settings(clients=3, cohort=3, rounds=20), list[torch.Tensor](), list[Federation]()
+    grid = FakeGrid(client_app(config=config), 3)
+
+    def nan(node: int, honest: Any) -> Any:
+        answer = unpack(honest, Answer) if len(good) >= 5 else None
+        return pack(Answer(answer.have, [Upload(node - 100, b"", math.nan)])) if answer else honest
+
+    def begin(task: Any, method: Any, plan: Any, folder: Path) -> Federation:
+        fleet.append(Federation(task, method, plan, grid, PATIENT))
+        return fleet[0]
+
+    def keep(facts: object, record: object) -> None:
+        good.append(fleet[0].theta.clone())
+
+    grid.lie = nan
+    with pytest.raises(Diverged, match=r"lower lr .*last good model, of version 4, is kept"):
+        runner.start(config, tmp_path, keep, force=True, driver=begin)
+    path = tmp_path / run_folder.LAST_GOOD
+    theta0 = build(config.task, config.task_options()).theta0()
+    assert torch.equal(modelfile.rebuild(modelfile.read(path), theta0), good[3])
+    task = build(config.task, config.task_options())
+    nc.apply(task.module, path)  # type: ignore[attr-defined]
+    assert torch.equal(task.buffer(), good[3])
+    with pytest.raises(Diverged, match=rf"Its last good model is {path}.*lower --lr"):
+        runner.resume(tmp_path, driver=begin)
+
+
+def test_a_fleet_that_ends_in_finite_nonsense_has_diverged_and_keeps_none_of_it(tmp_path: Path) -> None:
+    config = settings("signsgd", lr=1e9, clients=3, cohort=3)
+    with pytest.raises(Diverged, match="before the first round"):
+        runner.start(
+            config, tmp_path, force=True, driver=driver(FakeGrid(client_app(config=config), 3), PATIENT)
+        )
+    assert run_folder.diverged(tmp_path) is not None
+    assert not (tmp_path / run_folder.LAST_GOOD).exists()
+    assert not run_folder.finished(tmp_path)
