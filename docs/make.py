@@ -20,7 +20,18 @@ THEORY = DOCS / "theory.md"
 MEASURE = DOCS / "measure.md"
 RESULTS = DOCS.parent / "studies" / "experiments" / "results"
 SITE = DOCS.parent / "site"
-PUBLIC = ["methods", "subspaces", "wire", "rounds", "tasks", "runs", "measure", "testing", "numerics"]
+PUBLIC = [
+    "methods",
+    "aggregates",
+    "subspaces",
+    "wire",
+    "rounds",
+    "tasks",
+    "runs",
+    "measure",
+    "testing",
+    "numerics",
+]
 
 
 def pages() -> dict[Path, str]:

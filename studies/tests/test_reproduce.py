@@ -1,6 +1,7 @@
 """The harness: experiments as files, runs that resume, results from folders alone."""
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -212,7 +213,8 @@ def test_the_experiments_on_text_run_through_on_small_data(clone: Path, name: st
     )
     code, said = call(name, "--scale", scale, "--smoke", "--data", str(clone / "data"))
     assert code == 0, said
-    assert all(f"| {row.name} |" in said for row in experiment.load(name, scale).study.rows)
+    for row in experiment.load(name, scale).study.rows:  # a rate for a large model may be none for a tiny one
+        assert f"| {row.name} |" in said or re.search(rf"{re.escape(row.name)}: seed 0 .*: diverged", said)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "sst2", "personachat"])

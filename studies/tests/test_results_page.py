@@ -247,3 +247,27 @@ def test_what_other_programs_wrote_is_on_the_page_with_its_verdict(clone):
     _, _, last = text.partition("## Measured by programs of their own")
     assert "- [Tides: high and low](../studies/experiments/results/tides.md): high is ahead.\n" in last
     assert "- [Winds](../studies/experiments/results/winds.md)\n" in last
+
+
+def test_the_page_opens_with_its_verdicts_in_words():
+    def judged(says: str, verdict: str, where: str = "the paper") -> tuple[object, claims.Judged]:
+        claim = claims.Claim(says=says, kind="ahead", pairs=[("a", "b")], where=where, why="")
+        return None, claims.Judged(claim, [], verdict)
+
+    paper = [
+        judged("One", "holds"), judged("One", "holds"),
+        judged("Two", "holds"), judged("Two", "does not hold here"),
+        judged("Three", "holds in part"),
+        judged("Four", "open"), judged("Four", "does not hold here"),
+        judged("Five", "does not hold here"), judged("Five", "not run yet"),
+        judged("Six", "not run yet"),
+    ]  # fmt: skip
+    own = [judged("Ours", "holds", ""), judged("Theirs", "holds", "others"), judged("Not", "open", "")]
+    words = page._in_short(paper, own)
+    assert "hold wherever they were tried: \u201cOne\u201d." in words
+    assert "for some of their pairs: \u201cTwo\u201d; \u201cThree\u201d." in words
+    assert "These are open: \u201cFour\u201d." in words
+    assert "These do not hold here: \u201cFive\u201d." in words
+    assert words.endswith("wherever it was tried, holds: \u201cOurs\u201d.")
+    assert "Six" not in words
+    assert page._in_short([], []) == ""

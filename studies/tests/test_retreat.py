@@ -71,7 +71,7 @@ def quadratic(rate: float, folder: Path) -> tuple[RunConfig, Ran]:
 
 
 def test_harm_is_a_worse_metric_and_a_higher_loss(tmp_path: Path) -> None:
-    (config, good), (_, bad) = quadratic(0.1, tmp_path / "good"), quadratic(3.0, tmp_path / "bad")
+    (config, good), (_, bad) = quadratic(0.1, tmp_path / "good"), quadratic(2.3, tmp_path / "bad")
     task, _ = runner.rebuild(tmp_path / "good")
     before = untrained.measured(config, tmp_path / "deep" / "out")
     assert before == task.evaluate(task.theta0())
@@ -133,9 +133,19 @@ def test_at_the_end_of_a_retreat_a_run_stands_as_it_is(tmp_path: Path) -> None:
     plan, run = tiny(tmp_path), Ruinous(0.0)
     assert not conducting.conduct(plan, Ledger(tmp_path / "runs"), ["ours"], run=run, say=lambda line: None)
     (outcome,), _ = collected(plan, tmp_path / "runs")
-    assert len(outcome.diverged) == study.RETREATS
+    assert len(outcome.diverged) == study.Tuning().retreats
     assert outcome.rate not in outcome.diverged
     assert [r.value for r in outcome.runs] == [0.0, 0.0]
+
+
+def test_a_study_may_forbid_to_retreat(tmp_path: Path) -> None:
+    plan, run = tiny(tmp_path), Ruinous(0.0)
+    assert plan.tuning is not None
+    plan = replace(plan, tuning=msgspec.structs.replace(plan.tuning, retreats=0))
+    assert not conducting.conduct(plan, Ledger(tmp_path / "runs"), ["ours"], run=run, say=lambda line: None)
+    (outcome,), _ = collected(plan, tmp_path / "runs")
+    assert (outcome.rate, outcome.diverged) == (outcome.tuned, {})
+    assert len([c for c in run.ran if not c.validation]) == 2
 
 
 def test_a_retreat_ends_after_three_steps_and_says_what_still_diverged(tmp_path: Path) -> None:
@@ -143,11 +153,11 @@ def test_a_retreat_ends_after_three_steps_and_says_what_still_diverged(tmp_path:
     grid = plan.grid(plan.rows[0])
     assert outcome.tuned is not None
     rates = [outcome.tuned]
-    for _ in range(study.RETREATS):
+    for _ in range(study.Tuning().retreats):
         rates.append(grid.below(rates[-1]))
     assert list(outcome.diverged.items()) == [(rate, 1) for rate in rates]
     assert outcome.rate == rates[-1]
-    assert len([c for c in run.ran if not c.validation]) == 2 * (1 + study.RETREATS)
+    assert len([c for c in run.ran if not c.validation]) == 2 * (1 + study.Tuning().retreats)
     (line,) = table.lines([outcome])
     assert (line.diverged, line.given_up, len(line.values)) == (1, dict.fromkeys(rates[:-1], 1), 1)
 

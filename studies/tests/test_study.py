@@ -19,7 +19,7 @@ from narrowcast.runs.style import FAMILY, STYLE
 from narrowcast_studies import conducting, study
 from narrowcast_studies.ledger import Ledger
 from narrowcast_studies.processes import Processes, _judge
-from narrowcast_studies.reproduce import plot, table
+from narrowcast_studies.reproduce import multiples, plot, table
 from narrowcast_studies.study import Study
 from places import EXPERIMENTS
 from tiny import TINY, Counting, collected, tiny
@@ -45,6 +45,38 @@ def test_rates_are_tuned_on_other_data_and_the_test_set_is_read_once_a_seed(tmp_
     assert {c.lr for c in finals} == {outcome.rate}
     assert outcome.rate == max(outcome.trials, key=lambda rate: outcome.trials[rate])
     assert plan.trial(plan.rows[2], 1.0).epochs == 0.4  # never longer than the row itself
+
+
+GRID = {
+    "task": "digits", "rounds": 2, "width": 4, "clients": 40, "cohort": 10, "dim": 16, "evaluate_every": 0,
+    "seeds": [0], "tune": {"retreats": 0},
+    "run": [
+        {"name": "{aggregate}, {partition} @ 0", "lr": 1.0, "tuned": True,
+         "each": {"partition": ["iid", "class"], "aggregate": ["mean", "median"]}},
+        {"name": "{aggregate}, {attack} @ {attackers}", "lr": 1.0, "tuned": True, "partition": "iid",
+         "each": {"aggregate": ["mean", "median"], "attack": ["scale"], "attackers": [0.1, 0.2]}},
+    ],
+}  # fmt: skip
+
+
+def test_a_grid_is_a_row_for_every_combination_and_has_its_picture(tmp_path: Path) -> None:
+    plan = study.parse(GRID, "grid")
+    assert [row.name for row in plan.rows] == [
+        "mean, iid @ 0", "median, iid @ 0", "mean, class @ 0", "median, class @ 0",
+        "mean, scale @ 0.1", "mean, scale @ 0.2", "median, scale @ 0.1", "median, scale @ 0.2",
+    ]  # fmt: skip
+    assert plan.rows[7].config.attackers == 0.2
+    assert plan.rows[7].settings["aggregate"] == "median"
+    _, failed = conduct(plan, tmp_path)
+    assert not failed
+    outcomes, _ = collected(plan, tmp_path / "runs")
+    path = multiples.draw([o for o in outcomes if o.runs], tmp_path / "liars.png", "a try")
+    assert path.stat().st_size > 10_000
+
+
+def test_each_is_a_table_of_lists() -> None:
+    with pytest.raises(ConfigError, match="each is a table of lists"):
+        study.every({"name": "x", "each": {"dim": 3}})
 
 
 def test_nothing_is_repeated_and_a_stopped_run_goes_on(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """A study: rows of one TOML file, each with its rate tuned by the same small budget, then run over seeds.
 
 At the top the settings that all rows share, and `seeds`; `[tune]` says how rates are found; a `[[run]]` is a
-row, whose `lr` is the centre of its grid. Tuning is done with another seed on a held-out part of the training
-set, in shorter runs. A rate found so may lie on the edge of stability: when any final run diverges, or ends
-worse than the untrained model, all seeds are run again at the next lower rate (this alone is decided by the
-test set). `conducting` runs it.
+row, whose `lr` is the centre of its grid, or, with a table `each` of lists, a row for every combination of
+them, whose `name` has their values in braces. Tuning is done with another seed on a held-out part of the
+training set, in shorter runs. A rate found so may lie on the edge of stability: when any final run diverges,
+or ends worse than the untrained model, all seeds are run again at the next lower rate (this alone is decided
+by the test set). `conducting` runs it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +28,6 @@ from narrowcast_studies.untrained import harmed
 
 Attempt = Callable[[RunConfig], Ran]  # the run with these settings, at its end
 Began = Callable[[RunConfig], Metrics]  # the metrics of the untrained model; {}: not known
-RETREATS = 3  # lower rates than the tuned one that a row may go down to
 
 
 class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,6 +37,7 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epochs: Annotated[float, Meta(gt=0)] = 1.0  # of a tuning run; no row is tuned for longer than it runs
     factor: Annotated[float, Meta(gt=1)] = 3.0
     most: Annotated[int, Meta(ge=3)] = 5
+    retreats: Annotated[int, Meta(ge=0)] = 3  # lower rates than the tuned one that a row may go down to
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Study:
     rows: list[Row]
     seeds: list[int]
     tuning: Tuning | None  # None: every row runs at the rate it says
+
+    @property
+    def tunes(self) -> bool:
+        """Whether any row has its rate from a search; else all have the one that the file says."""
+        return self.tuning is not None and not all(row.tuned for row in self.rows)
 
     def grid(self, row: Row) -> Grid:
         assert self.tuning is not None
@@ -102,7 +109,8 @@ def parse(table: dict[str, Any], path: str) -> Study:
     if tuning.seed in seeds:
         raise ConfigError(f"{path}: rates must be tuned with another seed than {tuning.seed} of the results")
     rows: dict[str, Row] = {}
-    for number, run in enumerate(runs, 1):
+    numbered = [(number, one) for number, given in enumerate(runs, 1) for one in every(given)]
+    for number, run in numbered:
         row = _row(f"{path}, run {number}", table, run)
         if row.name in rows:
             raise ConfigError(f"{path}, run {number}: another row is called {row.name!r} too")
@@ -110,6 +118,16 @@ def parse(table: dict[str, Any], path: str) -> Study:
     with located(path):
         refuse_unused(table, *(row.config for row in rows.values()))
     return Study(title, list(rows.values()), seeds, tuning)
+
+
+def every(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a `[[run]]`: itself, or one for every combination of what `each` lists."""
+    run = dict(run)
+    each = run.pop("each", {})
+    if not isinstance(each, dict) or not all(isinstance(values, list) for values in each.values()):
+        raise ConfigError(f"each is a table of lists, got {each!r}")
+    rows = [dict(zip(each, values, strict=True)) for values in product(*each.values())]
+    return [{**run, **row, "name": str(run["name"]).format(**row)} if row else run for row in rows]
 
 
 def _row(where: str, shared: dict[str, Any], run: dict[str, Any]) -> Row:
@@ -140,7 +158,7 @@ def follow(study: Study, row: Row, attempt: Attempt, began: Began, tune_only: bo
         runs = [attempt(study.final(row, rate, seed)) for seed in study.seeds]
         ended = [run for run in runs if not run.diverged]
         wrong = len(runs) - sum(not harmed(run, before[run.seed]) for run in ended)
-        if not wrong or study.tuning is None or len(diverged) == RETREATS:
+        if not wrong or study.tuning is None or len(diverged) == study.tuning.retreats:
             lost = len(runs) - len(ended)
             lost_here = {rate: lost} if lost else {}
             return Outcome(row, trials, tuned, rate, ended, diverged | lost_here, before)

@@ -1,4 +1,4 @@
-"""The pages of a study of attacks: its tables, and docs/privacy.md, every number from the results."""
+"""The pages of a study of attacks: its tables, and docs/attack.md, every number from the results."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def said(r: Line | None) -> str:
 
 
 def page(summary: Summary, command: str, folder: str) -> str:
-    """docs/privacy.md."""
+    """docs/attack.md."""
     n = Numbers(summary)
     dims = sorted({r.case.upload.numbers for r in n.lines if r.case.upload.method == "static"}, reverse=True)
     by_d = [
@@ -155,7 +155,7 @@ is 10 %), over the 99 other images:
   does not use it.
 - *Identified* means nearest pixel by pixel, where contrast counts for much: an outline that a person knows
   at once may be too faint for it, and noise that hides a strong outline may pass.
-- Nothing here is a proof. To bound what an upload tells, add noise to it (differential privacy).
+- Nothing here is a proof. What bounds what a client gives away is noise: [differential privacy](privacy.md).
 """
 
 

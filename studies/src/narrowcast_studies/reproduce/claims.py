@@ -166,7 +166,8 @@ def _pair(claim: Claim, names: tuple[str, str], scales: Scales, sign: float) -> 
         return Pair(names, (alone[0], alone[1]), math.nan, math.nan, math.nan, "not run yet")
     one, other = (scales[scale][name] for name in names)
     difference, error = _difference(one, other, sign)
-    fewer = (other.up + other.down) / (one.up + one.down)
+    taken = one.up + one.down  # a private run tells no bytes
+    fewer = (other.up + other.down) / taken if taken else math.nan
     answers: list[Answer] = []
     for kind in claim.kinds:
         if kind == "cheaper":

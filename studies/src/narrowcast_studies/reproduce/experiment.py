@@ -2,7 +2,7 @@
 
 title = "..."
 about = "..."                 what its clients hold and how they come, for the page of results; or left out
-[[figure]]                    kind = "frontier", "curves", "lines" (`figures`), "narrow" or "bits" (`bits`)
+[[figure]]                    kind = "frontier", "curves", "lines" (`figures`), "narrow", "bits" or "liars"
 [[claim]], [[published]]      what is to be judged, and the paper's own rows, see `claims`
 [small]                       a study (see `narrowcast_studies.study`) that this machine can run; its rows are
                               run in the order of the file, and `about` may stand here too
@@ -34,7 +34,7 @@ SMOKE_ROUNDS = 2
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A picture. `rows` restricts it to some rows, by name."""
 
-    kind: Literal["frontier", "curves", "lines", "narrow", "bits"]
+    kind: Literal["frontier", "curves", "lines", "narrow", "bits", "liars"]
     x: str = "bytes"  # frontier: bytes or compression; lines: a setting, such as dim
     by: str = "method"  # lines: what the lines are; "name": the rows' names up to " @ "
     within: Annotated[float, Meta(ge=0)] = 0.01  # bits: of the best row in float32
@@ -119,7 +119,8 @@ def load(name: str, scale: str) -> Experiment:
 def _named(table: dict[str, Any]) -> set[str]:
     """The names of rows of all scales: a claim may be about one that only a larger scale has."""
     tables = [table[scale] for scale in SCALES if isinstance(table.get(scale), dict)]
-    runs = [run for each in tables for run in each.get("run", []) if isinstance(run, dict)]
+    given = [run for each in tables for run in each.get("run", []) if isinstance(run, dict)]
+    runs = [row for run in given for row in study.every(run)]
     return {str(run["name"]) for run in runs if "name" in run}
 
 

@@ -2,7 +2,7 @@
 
 frontier   the metric against the bytes of a run, or against how many times fewer they are than uncompressed
 curves     the metric against epochs, of the rows named
-narrow, bits   see `bits`
+narrow, bits   see `bits`; liars: see `multiples`
 lines      the metric against a setting (d, a rate of participation), a line for each method; one without d
            is a level across
 
@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 
 from narrowcast.plotting import FuncFormatter, plt
 from narrowcast.runs import FAMILY, STYLE, metric_axis, place_labels
-from narrowcast_studies.reproduce import bits, plot
+from narrowcast_studies.reproduce import bits, multiples, plot
 from narrowcast_studies.reproduce.claims import Published
 from narrowcast_studies.reproduce.experiment import Experiment, Figure
 from narrowcast_studies.reproduce.table import lines, standard_error
@@ -55,6 +55,8 @@ def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: 
         return plot.draw(lines(chosen), path, title, run.metric, run.higher_is_better)
     if figure.kind in ("narrow", "bits"):
         return bits.draw(figure.kind, chosen, path, title, figure.within)
+    if figure.kind == "liars":
+        return multiples.draw(chosen, path, title)
     theirs = _theirs(figure, experiment.published)
     panels = 2 if theirs else 1
     size = (SIZE[0], SIZE[1] * panels)

@@ -18,23 +18,32 @@ ORDER = (
     "baselines-*", "participation", "matrix", "*",
 )  # fmt: skip
 VERDICT = "Verdict: "
+WORDS = {
+    "holds": "Of the paper's claims these hold wherever they were tried",
+    "in part": "These hold on some tasks, or for some of their pairs",
+    "open": "These are open",
+    "not": "These do not hold here",
+}
+STANDS = (("in part", "holds"), ("open", "open"), ("not", "does not hold"))  # the first that fits
+OPENING = """
+`narrowcast reproduce results` writes this page, every word of its verdicts included, from the files and the
+results of `studies/experiments/`; [how claims are judged](#how-claims-are-judged) stands below the tables.
+"""
 PREFACE = """
-`narrowcast reproduce results` writes this page from the files and the results of `studies/experiments/`. A
-claim is a list of pairs of rows; its verdict is computed from their results, which stand below it. A pair is
-judged within one scale, the largest at which both rows are complete, over the same seeds; where an experiment
-has results of several, the last column says which. Two rows
-are compared seed by seed, for with a seed they share the first model, the clients and who comes when: the
-column "difference" is the mean m of the differences in favour of the first row, +- e, the half width of
-Student's 95 % interval. The first row is ahead where m - e > 0, within so much of the other where m - e is
-above minus that much, and cheaper where its whole run takes fewer bytes, up and down together; open is what
-the seeds do not settle. A claim holds where every pair says yes, holds in part where some do, is open where
-the seeds settle none of its pairs, and does not hold here otherwise. The runs are small: orderings and
-margins are judged, not the paper's absolute numbers. Three seeds make wide intervals (e is 4.3 standard
-errors); of pairs without a difference one in twenty is settled nevertheless, by chance. What e does not
-contain: that all runs are judged by the same test set, and that a row's rate was found by one tuning seed on
-a coarse grid. The rule was sharpened once when most results were known: before, two rows were taken for
-independent, and the limit was twice the standard error. Reasons given below a verdict are explanations, not
-tested.
+A claim is a list of pairs of rows; its verdict is computed from their results, which stand below it. A pair
+is judged within one scale, the largest at which both rows are complete, over the same seeds; where an
+experiment has results of several, the last column says which. Two rows are compared seed by seed, for with a
+seed they share the first model, the clients and who comes when: the column "difference" is the mean m of the
+differences in favour of the first row, +- e, the half width of Student's 95 % interval. The first row is
+ahead where m - e > 0, within so much of the other where m - e is above minus that much, and cheaper where its
+whole run takes fewer bytes, up and down together; open is what the seeds do not settle. A claim holds where
+every pair says yes, holds in part where some do, is open where the seeds settle none of its pairs, and does
+not hold here otherwise. The runs are small: orderings and margins are judged, not the paper's absolute
+numbers. Three seeds make wide intervals (e is 4.3 standard errors); of pairs without a difference one in
+twenty is settled nevertheless, by chance. What e does not contain: that all runs are judged by the same test
+set, and that a row's rate was found by one tuning seed on a coarse grid. The rule was sharpened once when
+most results were known: before, two rows were taken for independent, and the limit was twice the standard
+error. Reasons given below a verdict are explanations, not tested.
 """
 
 
@@ -59,10 +68,13 @@ def text() -> str:
     others = [(s, j) for s in done for j in s.judged if not j.claim.where.startswith("the paper")]
     parts = [
         "# What was measured",
-        sections.filled(PREFACE),
+        sections.filled(OPENING),
+        sections.filled(_in_short(papers, others)),
         *_missing([name for name, section in found.items() if section is None]),
         *_summary("## The paper's claims", papers),
         *_summary("## Claims of other methods, and questions of our own", others),
+        "## How claims are judged",
+        sections.filled(PREFACE),
         *(section.text for section in done),
         *_by_scripts(),
     ]
@@ -83,6 +95,42 @@ def _missing(names: list[str]) -> list[str]:
     return [f"Not run yet: {commands}."] if names else []
 
 
+Judgements = list[tuple[Section, Judged]]
+
+
+def _in_short(papers: Judgements, others: Judgements) -> str:
+    """The verdicts in words: what of the paper holds, what does not, what goes beyond it."""
+    found = {word: [] for word in WORDS}  # type: dict[str, list[str]]
+    for says, verdicts in _verdicts(papers).items():
+        found[_together(verdicts)].append(says)
+    parts = [f"{WORDS[word]}: {_listed(says)}." for word, says in found.items() if says]
+    own = _verdicts([j for j in others if not j[1].claim.where])
+    beyond = [says for says, verdicts in own.items() if _together(verdicts) == "holds"]
+    if beyond:
+        parts.append(f"Beyond the paper, and wherever it was tried, holds: {_listed(beyond)}.")
+    return " ".join(parts)
+
+
+def _together(verdicts: set[str]) -> str:
+    """One word for what several experiments say of a claim."""
+    if verdicts == {"holds"}:
+        return "holds"
+    return next(word for word, any_of in STANDS if any(verdict.startswith(any_of) for verdict in verdicts))
+
+
+def _verdicts(judged: Judgements) -> dict[str, set[str]]:
+    """Of each claim, over all experiments that ask it."""
+    found: dict[str, set[str]] = {}
+    for _, one in judged:
+        if one.verdict != "not run yet":
+            found.setdefault(one.claim.says, set()).add(one.verdict)
+    return found
+
+
+def _listed(says: list[str]) -> str:
+    return "; ".join(f"\u201c{one}\u201d" for one in says)
+
+
 def _by_scripts() -> list[str]:
     """What programs beside `narrowcast reproduce` wrote, results/NAME.md: titles, and verdicts if any."""
     lines = []
@@ -94,7 +142,7 @@ def _by_scripts() -> list[str]:
     return ["## Measured by programs of their own", "\n".join(lines)] if lines else []
 
 
-def _summary(heading: str, judged: list[tuple[Section, Judged]]) -> list[str]:
+def _summary(heading: str, judged: Judgements) -> list[str]:
     """A line a claim; what several experiments ask is one claim."""
     rows: dict[str, tuple[str, dict[str, list[str]]]] = {}
     for section, one in judged:

@@ -7,12 +7,12 @@ import textwrap
 from dataclasses import dataclass
 
 from narrowcast.tables import markdown_table, times
-from narrowcast.units import digits, format_bytes
+from narrowcast.units import digits
 from narrowcast_studies.reproduce import committed, experiment
 from narrowcast_studies.reproduce.claims import Claim, Judged, Pair, Published, judge, verdict
 from narrowcast_studies.reproduce.committed import Committed
 from narrowcast_studies.reproduce.experiment import Experiment
-from narrowcast_studies.reproduce.table import Line
+from narrowcast_studies.reproduce.table import Line, size
 
 WIDTH = 118  # of a line of prose
 Scale = tuple[Experiment, Committed]
@@ -115,7 +115,7 @@ def _settings(known: Experiment, results: Committed, several: bool) -> str:
             else []
         ),
         f"seeds {', '.join(map(str, seeds))}",
-        *(["every row's rate tuned by the same budget"] if known.study.tuning else []),
+        *(["every row's rate tuned by the same budget"] if known.study.tunes else []),
     ]
     asked = "" if known.scale == "small" else f" --scale {known.scale}"
     command = f"`narrowcast reproduce {known.name}{asked}` ([table](../{known.results.as_posix()}/README.md))"
@@ -201,7 +201,7 @@ def _fewer(pair: Pair) -> str:
 def _both(line: Line | None) -> list[str]:
     if line is None or not line.values:
         return ["not run yet" if line is None else "diverged", "-"]
-    return [_mean(line), f"{format_bytes(line.up)} / {format_bytes(line.down)}"]
+    return [_mean(line), f"{size(line.up)} / {size(line.down)}"]
 
 
 def _mean(line: Line) -> str:

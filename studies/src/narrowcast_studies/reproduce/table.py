@@ -47,6 +47,11 @@ class Line:
         return standard_error(self.values)
 
 
+def size(count: float) -> str:
+    """Bytes of a run; a private one tells none."""
+    return format_bytes(count) if count else "-"
+
+
 def standard_error(values: list[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
@@ -83,7 +88,7 @@ def _line(o: Outcome, against: tuple[float, float] | None) -> Line:
         up=up,
         down=down,
         seconds=_mean([run.seconds for run in o.runs]),
-        ratio=Compression(against[0] / up, against[1] / down) if against and o.runs else None,
+        ratio=Compression(against[0] / up, against[1] / down) if against and o.runs and up and down else None,
     )
 
 
@@ -105,7 +110,7 @@ def markdown(study: Study, outcomes: list[Outcome], command: str, commit: str, m
         "Compression: bytes of the uncompressed run over bytes of the run; total is the harmonic mean.",
         markdown_table(head, [_cells(line) for line in lines(outcomes)], left=2),
         *_failures(outcomes, missing),
-        *(_tuning(study.tuning, outcomes, run.metric) if study.tuning else []),
+        *(_tuning(study.tuning, outcomes, run.metric) if study.tuning and study.tunes else []),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -156,8 +161,8 @@ def _cells(line: Line) -> list[str]:
         line.settings,
         _rate(line),
         f"{line.mean:.4f} +- {line.error:.4f}{lost}",
-        format_bytes(line.up),
-        format_bytes(line.down),
+        size(line.up),
+        size(line.down),
         "-" if r is None else times(r.up, r.down, r.total),
     ]
 
