@@ -16,7 +16,7 @@ from narrowcast.numerics import pool
 from narrowcast.numerics.kernels import walsh
 from narrowcast.numerics.kernels.butterfly import STRIP
 
-CACHED = 1 << 17  # numbers up to which passes of three levels are cheap: the vector stays in the cache
+CACHED = 1 << 22  # numbers up to which a last-level cache holds the vector: passes of three levels are cheap
 
 
 def fwht_plain(x: Tensor) -> Tensor:
@@ -37,11 +37,11 @@ def fwht_(x: NDArray[np.float32]) -> None:
     if size < STRIP:
         pool.run(walsh.short, 1, x, size)
         return
-    pool.run(walsh.near, size // STRIP, x, grain=16)
-    h = STRIP
+    h = min(size, walsh.BLOCK)
+    pool.run(walsh.blocks, size // h, x, h)
     while h < size:
         n = min(64 if size > CACHED else 8, size // h)
-        pool.run(walsh.far if n > 8 else walsh.rows, size // STRIP, x, h, n, grain=16)
+        pool.run(walsh.far, size // STRIP, x, h, n, grain=16)
         h *= n
 
 

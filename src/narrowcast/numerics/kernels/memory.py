@@ -20,7 +20,7 @@ ALIGNED = 32  # bytes on which a streamed array must lie
 EIGHT = ir.VectorType(ir.FloatType(), 8)
 
 
-def _pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any, to: Any) -> Any:
+def pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any, to: Any) -> Any:
     """The address of array[index], as a pointer to `to`."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), to.as_pointer())
@@ -36,7 +36,7 @@ def _adder(stream: bool) -> Any:
             places = ((0, args[1]), (2, args[3]), (4, number(0)))
             with cgutils.for_range_slice(builder, number(0), number(STRIP), number(8), number) as (p, _):
                 to, left, right = (
-                    _pointer(context, builder, signature.args[k], args[k], builder.add(first, p), EIGHT)
+                    pointer(context, builder, signature.args[k], args[k], builder.add(first, p), EIGHT)
                     for k, first in places
                 )
                 total = builder.fadd(builder.load(left, align=4), builder.load(right, align=4))
@@ -51,38 +51,6 @@ def _adder(stream: bool) -> Any:
 
 
 add_strip, stream_strip = _adder(False), _adder(True)
-
-
-def _butterflies(count: int) -> Any:
-    """H_count on the vectors x[p + i h : p + i h + 8], i < count, in place: levels h, 2 h, ... in order."""
-
-    @intrinsic
-    def transform(typingctx, x, p, h):
-        def codegen(context, builder, signature, args):
-            at = [
-                _pointer(
-                    context, builder, signature.args[0], args[0],
-                    builder.add(args[1], builder.mul(args[2], args[2].type(i))), EIGHT,
-                )
-                for i in range(count)
-            ]  # fmt: skip
-            v = [builder.load(p, align=4) for p in at]
-            step = 1
-            while step < count:
-                for i in (i for i in range(count) if not i & step):
-                    a, b = v[i], v[i + step]
-                    v[i], v[i + step] = builder.fadd(a, b), builder.fsub(a, b)
-                step *= 2
-            for value, p in zip(v, at, strict=True):
-                builder.store(value, p, align=4)
-            return context.get_dummy_value()
-
-        return types.void(x, types.intp, types.intp), codegen
-
-    return transform
-
-
-rows2, rows4, rows8 = _butterflies(2), _butterflies(4), _butterflies(8)
 
 
 @intrinsic
@@ -102,7 +70,7 @@ def _prefetch(typingctx, a, p):
         byte, number = ir.IntType(8), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
         call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        address = _pointer(context, builder, signature.args[0], args[0], args[1], byte)
+        address = pointer(context, builder, signature.args[0], args[0], args[1], byte)
         builder.call(call, [address, number(0), number(3), number(1)])  # to read, into every level, data
         return context.get_dummy_value()
 

@@ -1,8 +1,9 @@
-"""The fast Walsh-Hadamard transform of one long vector, in place, a strip of 4096 numbers at a time.
+"""The fast Walsh-Hadamard transform of one long vector, in place.
 
-The first twelve levels (h = 1 .. 2048) stay inside a strip. Every later pass takes up to six levels: it
-gathers 64 rows at stride h into a strip, transforms it down the rows and puts it back, so a vector of 2^27
-numbers crosses memory four times instead of twenty-seven.
+A strip of 4096 numbers takes its twelve levels (h = 1 .. 2048) in the first-level cache: six along its rows
+of 64, six down them. A block of eight strips, which the second-level cache holds, takes three more right
+after. Every later pass takes up to six levels: of 64 rows at stride h it gathers eight at a time into a strip
+and puts eight at a time back, so that a vector of 2^27 numbers crosses memory three times, not twenty-seven.
 """
 
 from __future__ import annotations
@@ -10,32 +11,61 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from narrowcast.numerics.kernels.butterfly import LANES, STRIP, eight, far8, near8, transform
-from narrowcast.numerics.kernels.memory import rows2, rows4, rows8
+from narrowcast.numerics.kernels.butterfly import LANES, STRIP
+from narrowcast.numerics.kernels.registers import WIDE, row64, rows2, rows4, rows8
+
+BLOCK = 8 * STRIP
 
 
 @njit(inline="always")
-def lanes64(s):
-    """Levels h = 1 .. 32: H_64 along the lanes of every row of a strip, in place."""
-    for p in range(0, STRIP, 8):
-        v = eight(s[p], s[p + 1], s[p + 2], s[p + 3], s[p + 4], s[p + 5], s[p + 6], s[p + 7])
-        s[p], s[p + 1], s[p + 2], s[p + 3] = v[0], v[1], v[2], v[3]
-        s[p + 4], s[p + 5], s[p + 6], s[p + 7] = v[4], v[5], v[6], v[7]
-    for r in range(0, STRIP, LANES):
-        for p in range(r, r + 8):
-            v = eight(s[p], s[p + 8], s[p + 16], s[p + 24], s[p + 32], s[p + 40], s[p + 48], s[p + 56])
-            s[p], s[p + 8], s[p + 16], s[p + 24] = v[0], v[1], v[2], v[3]
-            s[p + 32], s[p + 40], s[p + 48], s[p + 56] = v[4], v[5], v[6], v[7]
+def rows(y, q, k, x, p, h, n):
+    """y[q + i k + j] = H_n down the rows x[p + i h + j], i < n, j < 16; n = 1, 2, 4 or 8."""
+    if n == 8:
+        rows8(y, q, k, x, p, h)
+    elif n == 4:
+        rows4(y, q, k, x, p, h)
+    elif n == 2:
+        rows2(y, q, k, x, p, h)
+
+
+@njit(inline="always")
+def strip(x, o):
+    """Levels h = 1 .. 2048 of the strip x[o : o + 4096]."""
+    for r in range(o, o + STRIP, LANES):
+        row64(x, r)
+    for r in range(o, o + STRIP, 8 * LANES):
+        for p in range(r, r + LANES, WIDE):
+            rows8(x, p, LANES, x, p, LANES)
+    for p in range(o, o + 8 * LANES, WIDE):
+        rows8(x, p, 8 * LANES, x, p, 8 * LANES)
+
+
+@njit(inline="always")
+def gathered(x, o, h, n, lanes, s):
+    """H_n down the rows x[o + i h + j], i < n, j < lanes: eight rows at a time into s and back from it."""
+    near, far = min(n, 8), n // min(n, 8)
+    for j in range(0, lanes, LANES):
+        if far == 1:
+            for p in range(o + j, o + j + LANES, WIDE):
+                rows(x, p, h, x, p, h, near)
+        else:
+            for i in range(0, n, 8):
+                for p in range(0, LANES, WIDE):
+                    rows8(s, i * LANES + p, LANES, x, o + i * h + j + p, h)
+            for i in range(8):
+                for p in range(0, LANES, WIDE):
+                    rows(x, o + i * h + j + p, 8 * h, s, i * LANES + p, 8 * LANES, far)
 
 
 @njit(nogil=True, cache=True)
-def near(start, stop, x):
-    """Levels h = 1 .. 2048 of strips start .. stop."""
-    for t in range(start, stop):
-        s = x[t * STRIP : (t + 1) * STRIP]
-        lanes64(s)
-        near8(s)
-        far8(s)
+def blocks(start, stop, x, size):
+    """All levels of vectors start .. stop of `size` numbers each, 4096 <= size <= BLOCK."""
+    s = np.empty(STRIP, np.float32)
+    for b in range(start, stop):
+        for o in range(b * size, (b + 1) * size, STRIP):
+            strip(x, o)
+        if size > STRIP:
+            gathered(x, b * size, STRIP, size // STRIP, STRIP, s)
 
 
 @njit(nogil=True, cache=True)
@@ -45,38 +75,7 @@ def far(start, stop, x, h, n):
     lanes = STRIP // n
     units = h // lanes
     for u in range(start, stop):
-        o = (u // units) * h * n + (u % units) * lanes
-        for m in range(STRIP // (n * LANES)):
-            for i in range(n):
-                row = x[o + i * h + m * LANES : o + i * h + (m + 1) * LANES]
-                q = (m * n + i) * LANES
-                for j in range(LANES):
-                    s[q + j] = row[j]
-        transform(s, n)
-        for m in range(STRIP // (n * LANES)):
-            for i in range(n):
-                row = x[o + i * h + m * LANES : o + i * h + (m + 1) * LANES]
-                q = (m * n + i) * LANES
-                for j in range(LANES):
-                    row[j] = s[q + j]
-
-
-@njit(nogil=True, cache=True)
-def rows(start, stop, x, h, n):
-    """Levels h .. h n / 2 for n = 2, 4 or 8, where the rows lie: in units of 4096 numbers."""
-    lanes = STRIP // n
-    units = h // lanes
-    for u in range(start, stop):
-        o = (u // units) * h * n + (u % units) * lanes
-        if n == 8:
-            for p in range(o, o + lanes, 8):
-                rows8(x, p, h)
-        elif n == 4:
-            for p in range(o, o + lanes, 8):
-                rows4(x, p, h)
-        else:
-            for p in range(o, o + lanes, 8):
-                rows2(x, p, h)
+        gathered(x, (u // units) * h * n + (u % units) * lanes, h, n, lanes, s)
 
 
 @njit(nogil=True, cache=True)
