@@ -14,7 +14,7 @@ from torch import Tensor
 
 from narrowcast.numerics import pool
 from narrowcast.numerics.kernels import walsh
-from narrowcast.numerics.kernels.butterfly import STRIP
+from narrowcast.numerics.kernels.strip import STRIP
 
 CACHED = 1 << 22  # numbers up to which a last-level cache holds the vector: passes of three levels are cheap
 

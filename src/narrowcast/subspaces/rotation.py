@@ -24,8 +24,8 @@ from torch import Tensor
 from narrowcast.numerics import keyed, pool
 from narrowcast.numerics.hadamard import fwht_plain
 from narrowcast.numerics.kernels import edges, tiles
-from narrowcast.numerics.kernels.butterfly import LANES, ROWS, STRIP
 from narrowcast.numerics.kernels.memory import ALIGNED
+from narrowcast.numerics.kernels.strip import LANES, ROWS, STRIP
 from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.subspaces import on_device
 from narrowcast.subspaces.base import Floats, Subspace, SubspaceSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from narrowcast.numerics.kernels.butterfly import STRIP
+from narrowcast.numerics.kernels.strip import STRIP
 from narrowcast.subspaces.rotation import Rotation
 
 

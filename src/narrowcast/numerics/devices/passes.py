@@ -11,7 +11,7 @@ import torch
 
 from narrowcast.numerics.devices import by_torch
 from narrowcast.numerics.devices.tiling import Passes
-from narrowcast.numerics.kernels.butterfly import LANES
+from narrowcast.numerics.kernels.strip import LANES
 
 OLDEST = (3, 7)  # of Triton: older ones do not compile the kernels
 

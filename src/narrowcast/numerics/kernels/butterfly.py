@@ -1,75 +1,179 @@
-"""Hadamard butterflies down the rows of a strip, so that every butterfly is a plain vector addition.
+"""Butterflies that stay in registers: H_n on n rows at any stride, H_64 along a row, and a strip's rows with
+their random signs on the way in or out.
 
-A strip is ROWS = 64 rows of LANES = 64 consecutive floats (16 KiB: it fits the first-level cache). Both
-numbers are compile-time constants: the compiler then proves that the rows do not overlap and vectorises the
-loops over lanes. Butterflies run in the order h = 1, 2, 4, ...; three levels at a time stay in registers.
+The compiler makes no vectors of butterflies between neighbours in a row, nor of rows at a stride that it
+does not know; so the vectors are written out here, and the compiler cuts them to what the CPU has. Arrays are
+named by their `address`.
 """
 
 from __future__ import annotations
 
-from numba import njit
+from typing import Any
 
-ROWS = 64
-LANES = 64
-STRIP = ROWS * LANES
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
+from narrowcast.numerics.kernels.memory import pointer_at
+from narrowcast.numerics.kernels.strip import LANES
 
-@njit(inline="always")
-def eight(a, b, c, d, e, f, g, h):
-    """H_8 on eight values: three levels of butterflies, in the order 1, 2, 4."""
-    a, b, c, d, e, f, g, h = a + b, a - b, c + d, c - d, e + f, e - f, g + h, g - h
-    a, b, c, d, e, f, g, h = a + c, b + d, a - c, b - d, e + g, f + h, e - g, f - h
-    return a + e, b + f, c + g, d + h, a - e, b - f, c - g, d - h
-
-
-@njit(inline="always")
-def level(s, h):
-    """One level of butterflies between rows i and i + h of a strip, in place."""
-    for block in range(0, ROWS, 2 * h):
-        for i in range(block * LANES, (block + h) * LANES):
-            a, b = s[i], s[i + h * LANES]
-            s[i], s[i + h * LANES] = a + b, a - b
+WIDE = 16  # floats at a time: a line of the cache
+FLOATS = ir.VectorType(ir.FloatType(), WIDE)
+WORDS = ir.VectorType(ir.IntType(32), WIDE)
+HALF = 8  # where eight rows are held at once: half of sixteen registers, if they have 256 bits
+FLOATS8 = ir.VectorType(ir.FloatType(), HALF)
+WORDS8 = ir.VectorType(ir.IntType(32), HALF)
+SIGN = 0x80000000
 
 
-@njit(inline="always")
-def near8(s):
-    """Levels h = 1, 2, 4 of a strip, in place."""
-    for r in range(0, STRIP, 8 * LANES):
-        for j in range(r, r + LANES):
-            v = eight(
-                s[j], s[j + LANES], s[j + 2 * LANES], s[j + 3 * LANES],
-                s[j + 4 * LANES], s[j + 5 * LANES], s[j + 6 * LANES], s[j + 7 * LANES],
-            )  # fmt: skip
-            for i in range(8):
-                s[j + i * LANES] = v[i]
+def _across(builder: Any, v: list[Any]) -> list[Any]:
+    """H_n on n vectors: levels 1, 2, 4, ... of adding and subtracting whole vectors."""
+    v, step = list(v), 1
+    while step < len(v):
+        for i in (i for i in range(len(v)) if not i & step):
+            v[i], v[i + step] = builder.fadd(v[i], v[i + step]), builder.fsub(v[i], v[i + step])
+        step *= 2
+    return v
 
 
-@njit(inline="always")
-def far8(s):
-    """Levels h = 8, 16, 32 of a strip, in place."""
-    for j in range(8 * LANES):
-        v = eight(
-            s[j], s[j + 8 * LANES], s[j + 16 * LANES], s[j + 24 * LANES],
-            s[j + 32 * LANES], s[j + 40 * LANES], s[j + 48 * LANES], s[j + 56 * LANES],
-        )  # fmt: skip
-        for i in range(8):
-            s[j + 8 * i * LANES] = v[i]
+def _within(builder: Any, v: Any) -> Any:
+    """H_16 along a vector: (a, b) -> (a + b, a - b) is the vector with its pairs swapped plus itself with the
+    second of each pair negated. Swapping and negating are exact: the bits are the butterfly's."""
+    step = 1
+    while step < WIDE:
+        order = ir.Constant(WORDS, [i ^ step for i in range(WIDE)])
+        second = ir.Constant(WORDS, [SIGN if i & step else 0 for i in range(WIDE)])
+        swapped = builder.shuffle_vector(v, ir.Constant(FLOATS, ir.Undefined), order)
+        v = builder.fadd(swapped, builder.bitcast(builder.xor(builder.bitcast(v, WORDS), second), FLOATS))
+        step *= 2
+    return v
 
 
-@njit(inline="always")
-def transform(s, n):
-    """H_n on each group of n rows of a strip (n a power of two up to ROWS), in place."""
-    if n >= 8:
-        near8(s)
-        if n == 64:
-            far8(s)
+def _rows(count: int) -> Any:
+    """y[q + i k :][:16] = H_count of the rows x[p + i h :][:16], i < count; y may be x, row by row."""
+
+    @intrinsic
+    def transform(typingctx, y, q, k, x, p, h):
+        def codegen(context, builder, signature, args):
+            def row(array: int, i: int) -> Any:
+                first, stride = args[array + 1], args[array + 2]
+                place = builder.add(first, builder.mul(stride, stride.type(i)))
+                return pointer_at(builder, args[array], place, FLOATS)
+
+            v = [builder.load(row(3, i), align=4) for i in range(count)]
+            for i, value in enumerate(_across(builder, v)):
+                builder.store(value, row(0, i), align=4)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 6), codegen
+
+    return transform
+
+
+rows2, rows4, rows8 = _rows(2), _rows(4), _rows(8)
+
+
+@intrinsic
+def row64(typingctx, x, p):
+    """x[p : p + 64] <- H_64 of it: levels h = 1 .. 32, in order."""
+
+    def codegen(context, builder, signature, args):
+        x, p = args
+        at = [pointer_at(builder, x, builder.add(p, p.type(i)), FLOATS) for i in range(0, LANES, WIDE)]
+        v = [_within(builder, builder.load(place, align=4)) for place in at]
+        for value, place in zip(_across(builder, v), at, strict=True):
+            builder.store(value, place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
+def _spread(builder: Any, word: Any) -> Any:
+    """A 32-bit word in all places of a vector."""
+    one = builder.insert_element(ir.Constant(WORDS8, ir.Undefined), word, ir.IntType(32)(0))
+    return builder.shuffle_vector(one, ir.Constant(WORDS8, ir.Undefined), ir.Constant(WORDS8, [0] * HALF))
+
+
+def _flip(builder: Any, v: Any, mask: Any) -> Any:
+    return builder.bitcast(builder.xor(builder.bitcast(v, WORDS8), mask), FLOATS8)
+
+
+def _signed(count: int, before: str, after: str, add: bool) -> Any:
+    """y[q + 64 k i + j] = (or +=) H_count of x[p + 64 k i + j], i < count, with signs before and after, for
+    64 / count lanes j from `lane` on: eight vectors are held at once.
+
+    Row i is row r + k i of a strip. "row" signs are bit r + k i of `bits`; "column" signs are bit
+    (r + k i) % 32 of words[at + 64 ((r + k i) // 32) + j].
+    """
+
+    @intrinsic
+    def transform(typingctx, y, q, x, p, k, r, lane, bits, words, at):
+        def codegen(context, builder, signature, args):
+            names = ("y", "q", "x", "p", "k", "r", "lane", "bits", "words", "at")
+            given = dict(zip(names, args, strict=True))
+            number, short, long = given["q"].type, ir.IntType(32), ir.IntType(64)
+
+            def at(array: str, first: Any, j: int, to: Any) -> Any:
+                index = builder.add(first, builder.add(given["lane"], number(j)))
+                return pointer_at(builder, given[array], index, to)
+
+            def place(array: str, first: str, i: int, j: int) -> Any:
+                row = builder.add(given[first], builder.mul(given["k"], number(LANES * i)))
+                return at(array, row, j, FLOATS8)
+
+            def mask(which: str, i: int, j: int) -> Any:
+                row = builder.add(given["r"], builder.mul(given["k"], number(i)))
+                if which == "row":
+                    bit = builder.and_(builder.lshr(given["bits"], row), long(1))
+                    return _spread(builder, builder.shl(builder.trunc(bit, short), short(31)))
+                half = builder.add(given["at"], builder.mul(builder.lshr(row, number(5)), number(LANES)))
+                shift = builder.sub(short(31), builder.and_(builder.trunc(row, short), short(31)))
+                found = builder.load(at("words", half, j, WORDS8), align=4)
+                return builder.and_(
+                    builder.shl(found, _spread(builder, shift)), ir.Constant(WORDS8, [SIGN] * HALF)
+                )
+
+            for j in range(0, LANES // count, HALF):
+                v = [builder.load(place("x", "p", i, j), align=4) for i in range(count)]
+                if before:
+                    v = [_flip(builder, value, mask(before, i, j)) for i, value in enumerate(v)]
+                v = _across(builder, v)
+                if after:
+                    v = [_flip(builder, value, mask(after, i, j)) for i, value in enumerate(v)]
+                for i, value in enumerate(v):
+                    to = place("y", "q", i, j)
+                    total = builder.fadd(builder.load(to, align=4), value) if add else value
+                    builder.store(total, to, align=4)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 7, types.uint64, types.intp, types.intp), codegen
+
+    return transform
+
+
+def _sized(before: str, after: str, add: bool = False) -> Any:
+    """`_signed` over all 64 lanes, for as many rows as `count` says: 1, 2, 4 or 8."""
+    one, two, four, eight = (_signed(count, before, after, add) for count in (1, 2, 4, 8))
+
+    @njit(inline="always")
+    def over_lanes(count, y, q, x, p, k, r, bits, words, at):
+        if count == 8:
+            for lane in range(0, LANES, LANES // 8):
+                eight(y, q, x, p, k, r, lane, bits, words, at)
+        elif count == 4:
+            for lane in range(0, LANES, LANES // 4):
+                four(y, q, x, p, k, r, lane, bits, words, at)
+        elif count == 2:
+            for lane in range(0, LANES, LANES // 2):
+                two(y, q, x, p, k, r, lane, bits, words, at)
         else:
-            h = 8
-            while h < n:
-                level(s, h)
-                h *= 2
-    else:
-        h = 1
-        while h < n:
-            level(s, h)
-            h *= 2
+            one(y, q, x, p, k, r, 0, bits, words, at)
+
+    return over_lanes
+
+
+# What expanding does with rows of a strip: x in with the signs G, out with the signs B, or both at once.
+row_in, column_out, row_in_column_out = _sized("row", ""), _sized("", "column"), _sized("row", "column")
+# And projecting: in with the signs B, added up with the signs G, or both at once.
+column_in, row_added = _sized("column", ""), _sized("", "row", add=True)
+column_in_row_added = _sized("column", "row", add=True)

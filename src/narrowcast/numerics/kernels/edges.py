@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, uint32
 
-from narrowcast.numerics.kernels.butterfly import ROWS, STRIP
 from narrowcast.numerics.kernels.philox import SIGN, flip, stream_block
+from narrowcast.numerics.kernels.strip import ROWS, STRIP
 from narrowcast.numerics.kernels.tiles import COLUMN, ROW, window
 
 

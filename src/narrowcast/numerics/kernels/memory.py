@@ -14,16 +14,36 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from narrowcast.numerics.kernels.butterfly import LANES, STRIP
+from narrowcast.numerics.kernels.strip import LANES, STRIP
 
 ALIGNED = 32  # bytes on which a streamed array must lie
 EIGHT = ir.VectorType(ir.FloatType(), 8)
 
 
-def pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any, to: Any) -> Any:
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any, to: Any) -> Any:
     """The address of array[index], as a pointer to `to`."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), to.as_pointer())
+
+
+@intrinsic
+def address(typingctx, array):
+    """Where an array's numbers begin, for as long as whoever asks keeps the array.
+
+    Numba counts references to an array, by atomic additions, wherever it is sliced or handed to a function.
+    """
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.ptrtoint(data, context.get_value_type(types.intp))
+
+    return types.intp(array), codegen
+
+
+def pointer_at(builder: Any, array: Any, index: Any, to: Any) -> Any:
+    """Number `index` of what begins at the address `array`, each of four bytes, as a pointer to `to`."""
+    place = builder.add(array, builder.shl(index, index.type(2)))
+    return builder.inttoptr(place, to.as_pointer())
 
 
 def _adder(stream: bool) -> Any:
@@ -36,7 +56,7 @@ def _adder(stream: bool) -> Any:
             places = ((0, args[1]), (2, args[3]), (4, number(0)))
             with cgutils.for_range_slice(builder, number(0), number(STRIP), number(8), number) as (p, _):
                 to, left, right = (
-                    pointer(context, builder, signature.args[k], args[k], builder.add(first, p), EIGHT)
+                    _pointer(context, builder, signature.args[k], args[k], builder.add(first, p), EIGHT)
                     for k, first in places
                 )
                 total = builder.fadd(builder.load(left, align=4), builder.load(right, align=4))
@@ -70,15 +90,15 @@ def _prefetch(typingctx, a, p):
         byte, number = ir.IntType(8), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
         call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        address = pointer(context, builder, signature.args[0], args[0], args[1], byte)
-        builder.call(call, [address, number(0), number(3), number(1)])  # to read, into every level, data
+        place = pointer_at(builder, *args, byte)
+        builder.call(call, [place, number(0), number(3), number(1)])  # to read, into every level, data
         return context.get_dummy_value()
 
-    return types.void(a, types.intp), codegen
+    return types.void(types.intp, types.intp), codegen
 
 
 @njit(inline="always")
 def prefetch_row(a, p):
-    """Fetch the 64 floats from a[p] on into the cache; harmless beyond the end."""
+    """Fetch the 64 floats p, p + 1, ... from the address a on into the cache; harmless beyond the end."""
     for i in range(0, LANES, 16):
         _prefetch(a, p + i)

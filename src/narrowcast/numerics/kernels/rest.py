@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from narrowcast.numerics.kernels.butterfly import STRIP
 from narrowcast.numerics.kernels.edges import block_transform, column_sign, place, row_sign
 from narrowcast.numerics.kernels.philox import flip
+from narrowcast.numerics.kernels.strip import STRIP
 
 
 @njit(inline="always")

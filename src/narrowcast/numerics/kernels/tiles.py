@@ -8,11 +8,19 @@ r // 32 of the row stream. A strip of 64 rows needs 128 words of the one and two
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint32, uint64
+from numba import njit, uint64
 
-from narrowcast.numerics.kernels.butterfly import LANES, ROWS, STRIP, eight, near8, transform
-from narrowcast.numerics.kernels.memory import add_strip, fence, prefetch_row, stream_strip
-from narrowcast.numerics.kernels.philox import SIGN, flip, permute_below, stream_block
+from narrowcast.numerics.kernels.butterfly import (
+    column_in,
+    column_in_row_added,
+    column_out,
+    row_added,
+    row_in,
+    row_in_column_out,
+)
+from narrowcast.numerics.kernels.memory import add_strip, address, fence, prefetch_row, stream_strip
+from narrowcast.numerics.kernels.philox import permute_below, stream_block
+from narrowcast.numerics.kernels.strip import LANES, ROWS, STRIP
 from narrowcast.numerics.purposes import Purpose
 
 WORDS = 2 * LANES  # column words of a strip
@@ -43,11 +51,6 @@ def row_bits(t, k0, k1):
 
 
 @njit(inline="always")
-def row_mask(bits, r):
-    return uint32((bits >> uint64(r)) & uint64(1)) << uint32(31)
-
-
-@njit(inline="always")
 def window(t, size, d, rho, tiles, bits, mask, keys):
     """Where the window of tile t starts: (rho + pi(t) size) mod d."""
     p = permute_below(uint64(t), tiles, bits, mask, keys)
@@ -55,25 +58,37 @@ def window(t, size, d, rho, tiles, bits, mask, keys):
 
 
 @njit(inline="always")
-def far8_signed(s, words):
-    """Levels h = 8, 16, 32 and the signs B of a strip, in place."""
-    for i in range(8):
-        for j in range(LANES):
-            p = i * LANES + j
-            v = eight(
-                s[p], s[p + 8 * LANES], s[p + 16 * LANES], s[p + 24 * LANES],
-                s[p + 32 * LANES], s[p + 40 * LANES], s[p + 48 * LANES], s[p + 56 * LANES],
-            )  # fmt: skip
-            lo = words[j] << uint32(7 - i)  # the bit of row i + 24 is on top
-            hi = words[LANES + j] << uint32(7 - i)
-            s[p] = flip(v[0], (lo << uint32(24)) & SIGN)
-            s[p + 8 * LANES] = flip(v[1], (lo << uint32(16)) & SIGN)
-            s[p + 16 * LANES] = flip(v[2], (lo << uint32(8)) & SIGN)
-            s[p + 24 * LANES] = flip(v[3], lo & SIGN)
-            s[p + 32 * LANES] = flip(v[4], (hi << uint32(24)) & SIGN)
-            s[p + 40 * LANES] = flip(v[5], (hi << uint32(16)) & SIGN)
-            s[p + 48 * LANES] = flip(v[6], (hi << uint32(8)) & SIGN)
-            s[p + 56 * LANES] = flip(v[7], hi & SIGN)
+def rotate_out(s, n, m, x, w, bits, words):
+    """Tile m of the strip s = B H_n G x[w : w + 64 n]: eight rows at a time, then every eighth row."""
+    near, first = min(n, 8), m * n
+    if n <= 8:
+        row_in_column_out(near, s, first * LANES, x, w, 1, first, bits, words, 0)
+        return
+    for i in range(0, n, 8):
+        row_in(8, s, (first + i) * LANES, x, w + i * LANES, 1, first + i, bits, words, 0)
+    for r in range(first, first + 8):
+        column_out(n // 8, s, r * LANES, s, r * LANES, 8, r, bits, words, 0)
+
+
+@njit(inline="always")
+def rotate_in(a, w, n, m, y, o, s, bits, words, at):
+    """a[w : w + 64 n] += G H_n B y of tile m of the strip y[o : o + 4096]; s is for what lies between.
+
+    The levels run in the order 8, 16, 32, 1, 2, 4 for n = 64, else 1, 2, 4, ...: uploads have these bits.
+    """
+    first = m * n
+    if n <= 8:
+        column_in_row_added(n, a, w, y, o + first * LANES, 1, first, bits, words, at)
+    elif n == ROWS:
+        for r in range(8):
+            column_in(8, s, r * LANES, y, o + r * LANES, 8, r, bits, words, at)
+        for i in range(0, n, 8):
+            row_added(8, a, w + i * LANES, s, i * LANES, 1, i, bits, words, at)
+    else:
+        for r in range(first, first + n, 8):
+            column_in(8, s, r * LANES, y, o + r * LANES, 1, r, bits, words, at)
+        for i in range(8):
+            row_added(n // 8, a, w + i * LANES, s, (first + i) * LANES, 8, first + i, bits, words, at)
 
 
 @njit(nogil=True, cache=True)
@@ -86,6 +101,7 @@ def expand_strips(start, stop, out, base, stream, xs, n, d, rhos, k0s, k1s, tile
     s = np.empty(STRIP, np.float32)
     held = np.empty(STRIP, np.float32)
     words = np.empty(WORDS, np.uint32)
+    strip, x, signs = address(s), address(xs), address(words)
     last = rhos.size - 1
     for t in range(start, stop):
         o = t * STRIP
@@ -95,22 +111,7 @@ def expand_strips(start, stop, out, base, stream, xs, n, d, rhos, k0s, k1s, tile
             rows = row_bits(t, k0s[k], k1s[k])
             for m in range(ROWS // n):
                 w = window(t * (ROWS // n) + m, n * LANES, d, rhos[k], tiles, bits, mask, keys[k])
-                w += k * (d + n * LANES)
-                for i in range(n):
-                    g = row_mask(rows, m * n + i)
-                    x = xs[w + i * LANES : w + (i + 1) * LANES]
-                    q = (m * n + i) * LANES
-                    for j in range(LANES):
-                        s[q + j] = flip(x[j], g)
-            if n == ROWS:
-                near8(s)
-                far8_signed(s, words)
-            else:
-                transform(s, n)
-                for r in range(ROWS):
-                    for j in range(LANES):
-                        p = r * LANES + j
-                        s[p] = flip(s[p], (words[(r // 32) * LANES + j] << uint32(31 - r % 32)) & SIGN)
+                rotate_out(strip, n, m, x, w + k * (d + n * LANES), rows, signs)
             if k < last:
                 if k == 0:
                     add_strip(held, 0, base, b, s)
@@ -129,34 +130,6 @@ def expand_strips(start, stop, out, base, stream, xs, n, d, rhos, k0s, k1s, tile
         fence()
 
 
-@njit(inline="always")
-def signed_far8(s, y, words):
-    """The signs B of a strip y and the levels h = 8, 16, 32, into s."""
-    for i in range(8):
-        for j in range(LANES):
-            p = i * LANES + j
-            lo = words[j] << uint32(7 - i)
-            hi = words[LANES + j] << uint32(7 - i)
-            v = eight(
-                flip(y[p], (lo << uint32(24)) & SIGN),
-                flip(y[p + 8 * LANES], (lo << uint32(16)) & SIGN),
-                flip(y[p + 16 * LANES], (lo << uint32(8)) & SIGN),
-                flip(y[p + 24 * LANES], lo & SIGN),
-                flip(y[p + 32 * LANES], (hi << uint32(24)) & SIGN),
-                flip(y[p + 40 * LANES], (hi << uint32(16)) & SIGN),
-                flip(y[p + 48 * LANES], (hi << uint32(8)) & SIGN),
-                flip(y[p + 56 * LANES], hi & SIGN),
-            )
-            s[p] = v[0]
-            s[p + 8 * LANES] = v[1]
-            s[p + 16 * LANES] = v[2]
-            s[p + 24 * LANES] = v[3]
-            s[p + 32 * LANES] = v[4]
-            s[p + 40 * LANES] = v[5]
-            s[p + 48 * LANES] = v[6]
-            s[p + 56 * LANES] = v[7]
-
-
 @njit(nogil=True, cache=True)
 def project_shards(start, stop, acc, gs, strips, n, d, rho, k0, k1, tiles, bits, mask, keys):
     """acc[s, w] += sqrt(n) A^T gs[w] over the strips of shard s, for shards start .. stop and all rows w.
@@ -166,8 +139,7 @@ def project_shards(start, stop, acc, gs, strips, n, d, rho, k0, k1, tiles, bits,
     windows, to be folded onto the first.
     """
     s = np.empty(STRIP, np.float32)
-    words = np.empty(WORDS, np.uint32)
-    signs = np.empty((AHEAD, WORDS), np.uint32)
+    signs = np.empty(AHEAD * WORDS, np.uint32)
     places = np.empty((AHEAD, ROWS), np.int64)
     rows = np.empty(AHEAD, np.uint64)
     shards = acc.shape[0]
@@ -176,36 +148,19 @@ def project_shards(start, stop, acc, gs, strips, n, d, rho, k0, k1, tiles, bits,
         for first in range(strips * shard // shards, last, AHEAD):
             count = min(AHEAD, last - first)
             for t in range(count):
-                column_words(first + t, words, k0, k1)
-                signs[t] = words
+                column_words(first + t, signs[t * WORDS : (t + 1) * WORDS], k0, k1)
                 rows[t] = row_bits(first + t, k0, k1)
                 for m in range(ROWS // n):
                     tile = (first + t) * (ROWS // n) + m
                     places[t, m] = window(tile, n * LANES, d, rho, tiles, bits, mask, keys)
             for w in range(len(gs)):
-                a = acc[shard, w]
+                a, y, strip, words = address(acc[shard, w]), address(gs[w]), address(s), address(signs)
                 for t in range(count):
-                    y = gs[w, (first + t) * STRIP : (first + t + 1) * STRIP]
-                    for j in range(WORDS):  # in memory of their own, so that the loops below are vectors
-                        words[j] = signs[t, j]
-                    if n == ROWS:
-                        signed_far8(s, y, words)
-                        near8(s)
-                    else:
-                        for r in range(ROWS):
-                            for j in range(LANES):
-                                p = r * LANES + j
-                                sign = (words[(r // 32) * LANES + j] << uint32(31 - r % 32)) & SIGN
-                                s[p] = flip(y[p], sign)
-                        transform(s, n)
+                    o = (first + t) * STRIP
+                    for p in range(o, o + STRIP, LANES):
+                        prefetch_row(y, STRIP + p)  # of the next strip
                     for m in range(ROWS // n):
-                        for i in range(n):
-                            mask_i = row_mask(rows[t], m * n + i)
-                            x = a[places[t, m] + i * LANES : places[t, m] + (i + 1) * LANES]
-                            q = (m * n + i) * LANES
-                            prefetch_row(y, STRIP + q)  # of the next strip
-                            for j in range(LANES):
-                                x[j] += flip(s[q + j], mask_i)
+                        rotate_in(a, places[t, m], n, m, y, o, strip, rows[t], words, t * WORDS)
 
 
 @njit(nogil=True, cache=True)

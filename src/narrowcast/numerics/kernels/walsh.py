@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from narrowcast.numerics.kernels.butterfly import LANES, STRIP
-from narrowcast.numerics.kernels.registers import WIDE, row64, rows2, rows4, rows8
+from narrowcast.numerics.kernels.butterfly import WIDE, row64, rows2, rows4, rows8
+from narrowcast.numerics.kernels.memory import address
+from narrowcast.numerics.kernels.strip import LANES, STRIP
 
 BLOCK = 8 * STRIP
 
@@ -61,21 +62,23 @@ def gathered(x, o, h, n, lanes, s):
 def blocks(start, stop, x, size):
     """All levels of vectors start .. stop of `size` numbers each, 4096 <= size <= BLOCK."""
     s = np.empty(STRIP, np.float32)
+    vector, between = address(x), address(s)
     for b in range(start, stop):
         for o in range(b * size, (b + 1) * size, STRIP):
-            strip(x, o)
+            strip(vector, o)
         if size > STRIP:
-            gathered(x, b * size, STRIP, size // STRIP, STRIP, s)
+            gathered(vector, b * size, STRIP, size // STRIP, STRIP, between)
 
 
 @njit(nogil=True, cache=True)
 def far(start, stop, x, h, n):
     """Levels h .. h n / 2 (h >= 4096, n <= 64 a power of two), in units of 4096 numbers."""
     s = np.empty(STRIP, np.float32)
+    vector, between = address(x), address(s)
     lanes = STRIP // n
     units = h // lanes
     for u in range(start, stop):
-        gathered(x, (u // units) * h * n + (u % units) * lanes, h, n, lanes, s)
+        gathered(vector, (u // units) * h * n + (u % units) * lanes, h, n, lanes, between)
 
 
 @njit(nogil=True, cache=True)
