@@ -49,7 +49,7 @@ def uploads(method, task, count=12, scale=1.0):
     theta0 = task.theta0()
     model, keys = method.newcomer(theta0, task.layout), [7 * i + 1 for i in range(count)]
     vs = torch.randn(count, theta0.numel(), generator=torch.Generator().manual_seed(3)) * scale
-    return method.server(theta0, task.layout), method.compress_many(vs, model, keys)
+    return method.server(theta0, task.layout), list(method.compress_many(vs, model, keys))
 
 
 def gathered(rule, method, server, payloads):

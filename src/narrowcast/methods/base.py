@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from narrowcast.errors import Diverged
 from narrowcast.numerics import keyed
-from narrowcast.numerics.flat import Layout, all_finite
+from narrowcast.numerics.flat import Layout, all_finite, largest
 from narrowcast.numerics.keyed import Key
 from narrowcast.wire.messages import Block, Payload, WireError
 
@@ -173,9 +173,12 @@ class Method(ABC, Generic[S]):
     ) -> tuple[Private | None, Payload]:
         """(the client's new private state, the payload of its update v); None: it has none, or lost it."""
 
-    def compress_many(self, vs: Tensor, model: Model, keys: Sequence[Key]) -> list[Payload]:
-        """The payloads of many clients' updates, vs (W, D), where clients keep no private state."""
-        return [self.compress(None, v, model, key)[1] for v, key in zip(vs, keys, strict=True)]
+    def compress_many(self, vs: Tensor, model: Model, keys: Sequence[Key]) -> Iterable[Payload]:
+        """The payloads of many clients' updates, vs (W, D), where clients keep no private state.
+
+        One when it is asked for, or all of them first, where that is quicker.
+        """
+        return (self.compress(None, v, model, key)[1] for v, key in zip(vs, keys, strict=True))
 
     @abstractmethod
     def zero(self, server: S) -> Accumulator:
@@ -207,18 +210,19 @@ class Method(ABC, Generic[S]):
         return self._added(acc, total, 1.0, weight, count)
 
     def _added(self, acc: Accumulator, up: Payload, factor: float, weight: float, count: int) -> Accumulator:
+        """No sum can overflow: each term is at most MAX_NUMBER MAX_WEIGHT = 1e22, and 1e16 are not added."""
         where, numbers = self.bounded(acc, up)
-        grown = acc.total[where] + (numbers if factor == 1.0 else numbers * factor)
-        if not all_finite(grown):
-            raise WireError("an update overflows the sum of the round")
-        acc.total[where] = grown  # the accumulator is the one thing that is changed in place
+        numbers = numbers if factor == 1.0 else numbers * factor
+        if isinstance(where, int):  # the accumulator is the one thing that is changed in place
+            acc.total[where].add_(numbers)
+        else:
+            acc.total[where] += numbers
         return replace(acc, weight=acc.weight + weight, count=acc.count + count)
 
     def bounded(self, acc: Accumulator, up: Payload) -> tuple[Where, Tensor]:
         """`terms`, if no number of theirs is out of all proportion."""
         where, numbers = self.terms(acc, up)
-        low, high = map(float, torch.aminmax(numbers)) if numbers.numel() else (0.0, 0.0)
-        if max(-low, high) > MAX_NUMBER:  # finite, but no gradient:
+        if largest(numbers) > MAX_NUMBER:  # finite, but no gradient:
             raise WireError(f"an update has a number beyond {MAX_NUMBER:g}")  # it would end all training
         return where, numbers
 

@@ -14,6 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from narrowcast.numerics import pool
+from narrowcast.numerics.kernels import magnitudes
+
 
 class Layout(msgspec.Struct, frozen=True):
     """Names and shapes of the trainable parameters, in the order in which they lie in theta.
@@ -49,14 +52,30 @@ def from_bytes(data: bytes) -> Tensor:
 
 
 def all_finite(numbers: Tensor) -> bool:
-    """Whether there is no NaN and no infinity: either would be the smallest or the largest number.
+    """Whether there is no NaN and no infinity."""
+    return math.isfinite(largest(numbers))
+
+
+def largest(numbers: Tensor) -> float:
+    """max_i |x_i|, infinite where there is a NaN: finite if and only if all numbers are.
 
     One pass, and nothing to keep: torch.isfinite makes masks, and takes far longer on a large model.
     """
     if not numbers.numel():
-        return True
-    low, high = torch.aminmax(numbers)
-    return math.isfinite(low) and math.isfinite(high)
+        return 0.0
+    if numbers.dtype == torch.float32 and numbers.device.type == "cpu" and numbers.is_contiguous():
+        words = numbers.detach().numpy().reshape(-1).view(np.uint32)
+        tops = np.zeros(-(-words.size // magnitudes.BLOCK), np.uint32)
+        pool.run(magnitudes.largest, len(tops), tops, words, grain=8)
+        return magnitude(int(tops.max()))
+    low, high = map(float, torch.aminmax(numbers))
+    return max(-low, high) if math.isfinite(low) and math.isfinite(high) else math.inf
+
+
+def magnitude(word: int) -> float:
+    """The number that `kernels.magnitudes` means by this word."""
+    found = float(np.uint32(word >> 1).view(np.float32))
+    return found if math.isfinite(found) else math.inf
 
 
 class FlatParameters:

@@ -9,7 +9,9 @@ of compression itself is left out.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -31,14 +33,15 @@ class RoundTimes:
     links: Links
     deadline: float
     work: float  # of an example
+    examples: Callable[[int], int]  # that a client computes on
     ready: dict[int, float] = field(default_factory=dict)  # client -> when it begins to send
     slowest: float = 0.0
     missing: bool = False  # somebody is still waited for
 
-    def downloaded(self, client: int, size: int, examples: int) -> None:
-        """The client is sent so many bytes, and computes on so many examples."""
+    def downloaded(self, client: int, size: int) -> None:
+        """The client is sent so many bytes, and begins to compute."""
         at = self.links
-        computing = self.work * examples / at.flops[client]
+        computing = self.work * self.examples(client) / at.flops[client]
         self.ready[client] = at.latency[client] + 8 * size / at.down[client] + computing
 
     def uploaded(self, client: int, size: int) -> bool:
@@ -62,7 +65,7 @@ class NoTimes:
 
     seconds, missing = 0.0, False
 
-    def downloaded(self, client: int, size: int, examples: int) -> None: ...
+    def downloaded(self, client: int, size: int) -> None: ...
 
     def uploaded(self, client: int, size: int) -> bool:
         return True
@@ -81,10 +84,11 @@ class Clock:
             self.links = network.draw(plan.network, len(task.clients), plan.key)
             self.work = flops_of(task, theta0)
 
-    def begin(self) -> Times:
+    def begin(self, local: Local) -> Times:
         if self.links is None:
             return NoTimes()
-        return RoundTimes(self.links, self.plan.deadline or float("inf"), self.work)
+        examples = partial(self.examples, local=local)
+        return RoundTimes(self.links, self.plan.deadline or float("inf"), self.work, examples)
 
     def examples(self, client: int, local: Local) -> int:
         """That a client computes on in a round."""

@@ -22,17 +22,17 @@ class Downloads:
         """What a client at this version lacks, encoded; None: a newcomer."""
         return self._lacking(have)[0]
 
-    def send(self, have: int | None, theta0: bytes = b"") -> bytes:
-        """The same, counted as sent; with it went so many bytes of theta0, where the client had another."""
+    def send(self, have: int | None, theta0: bytes = b"", clients: int = 1) -> bytes:
+        """The same, counted as sent to so many; with it went theta0, where they had another."""
         data, fallback = self._lacking(have)
-        size = len(data) + len(theta0)
+        size = clients * (len(data) + len(theta0))
         self.record.down += size
         self.record.down_first += size if have is None else 0
-        dense = len(theta0) + (len(data) if fallback else 0)
+        dense = clients * (len(theta0) + (len(data) if fallback else 0))
         self.record.down_dense += dense
         if have is not None:
             self.record.down_dense_again += dense
-            self.record.down_catch_up += 0 if fallback else max(0, len(data) - self._present())
+            self.record.down_catch_up += 0 if fallback else clients * max(0, len(data) - self._present())
         return data
 
     def _present(self) -> int:

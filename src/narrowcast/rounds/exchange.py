@@ -5,6 +5,7 @@ server: send_down -> bytes -> client: receive_down, ..., send_up -> bytes -> ser
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -103,13 +104,20 @@ def send_up(
 
 def send_many(
     method: Method[Any], vs: Tensor, model: Model, round: Round, clients: list[int], weights: list[int]
-) -> list[bytes]:
-    """`send_up` of many clients who keep nothing, vs (W, D): all of them, or an error, whosever it is."""
-    if not all_finite(vs.view(-1)):
+) -> Iterator[bytes]:
+    """`send_up` of many clients who keep nothing, vs (W, D), one after the other: an error ends it.
+
+    Each is made when it is asked for, so that it is still in the cache when it is read.
+    """
+    if not all_finite(vs):
         raise WireError("an update has a NaN or an infinity")
+    keys = [round.client_key(client) for client in clients]
     with own_settings(threads=1):
-        payloads = method.compress_many(vs, model, [round.client_key(client) for client in clients])
-    return [seal(round, payload, weight) for payload, weight in zip(payloads, weights, strict=True)]
+        payloads = iter(method.compress_many(vs, model, keys))
+    for weight in weights:
+        with own_settings(threads=1):
+            payload = next(payloads)
+        yield seal(round, payload, weight)
 
 
 def receive_up(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -80,9 +81,10 @@ class Simulation(Training):
         answering = self.cohorts.answer(round.number, came)
         if len(answering) < len(came):
             record.dropped["no answer"] = len(came) - len(answering)
-        local, times = local_work(self.plan, self.method, record.rate), self.clock.begin()
+        local = local_work(self.plan, self.method, record.rate)
+        times = self.clock.begin(local)
         times.missing = len(answering) < len(came)
-        lacking = self._download(came, round, record, local, times)
+        lacking = self._download(came, round, record, times)
         theta, reconciled = self._reconcile(lacking, round)
         acc = self.nobody()
         if len(answering):
@@ -92,14 +94,14 @@ class Simulation(Training):
         record.network_seconds = times.seconds
         return acc
 
-    def _download(
-        self, came: IndexArray, round: Round, record: RoundRecord, local: Local, times: Times
-    ) -> bytes:
+    def _download(self, came: IndexArray, round: Round, record: RoundRecord, times: Times) -> bytes:
         """Count what each client is sent, and return what the shared model lacks."""
-        downloads = Downloads(self.method, self.server, round, record)
-        for client, have in zip(came.tolist(), self.have[came].tolist(), strict=True):
-            size = len(downloads.send(None if have < 0 else have))
-            times.downloaded(client, size, self.clock.examples(client, local))
+        downloads, sizes = Downloads(self.method, self.server, round, record), dict[int, int]()
+        versions = self.have[came].tolist()
+        for have, clients in Counter(versions).items():
+            sizes[have] = len(downloads.send(None if have < 0 else have, clients=clients))
+        for client, have in zip(came.tolist(), versions, strict=True):
+            times.downloaded(client, sizes[have])
         self.have[came] = self.server.version
         return downloads.message(self._client.version)
 
@@ -206,15 +208,16 @@ class Simulation(Training):
         self, work: Work, clients: list[int], vs: Tensor
     ) -> Iterator[tuple[Private | None, bytes] | None]:
         """What each of these clients keeps and sends; None: its update cannot be sent."""
-        weights = [self._weight(client) for client in clients]
+        weights, sent = [self._weight(client) for client in clients], 0
         if not self.method.stateful:
             try:
-                sent = exchange.send_many(self.method, vs, self._client, work.round, clients, weights)
-                yield from ((None, data) for data in sent)
+                for data in exchange.send_many(self.method, vs, self._client, work.round, clients, weights):
+                    sent += 1
+                    yield None, data
                 return
             except (WireError, FormatError):
                 pass  # somebody's: the others send theirs
-        for client, v, weight in zip(clients, vs, weights, strict=True):
+        for client, v, weight in zip(clients[sent:], vs[sent:], weights[sent:], strict=True):
             try:
                 yield exchange.send_up(
                     self.method, self.store.get(client), v, self._client, work.round, client, weight
@@ -229,7 +232,8 @@ class Simulation(Training):
             )
 
     def _weight(self, client: int) -> int:
-        return claim(self.plan, len(self.task.clients[client]))
+        alike = self.plan.weighting == "clients"  # then nobody's examples need be looked up
+        return claim(self.plan, 1 if alike else len(self.task.clients[client]))
 
     def state(self) -> dict[str, Any]:
         have = torch.from_numpy(self.have.copy())

@@ -108,22 +108,26 @@ class ModuleTask(Task):
         parts = self.parts(batch)
         if len(parts) == 1:
             return self.part_gradient(theta, batch)
-        copies, loss, total = self.copies(), 0.0, torch.zeros_like(theta)
+        copies = self.copies()
+        if len(copies) == 1:  # the same additions, in the memory of the gradient
+            return next(in_workers([parts], lambda every, _: self.part_gradient(theta, *every), 1))
+        loss, total = 0.0, torch.zeros_like(theta)
         for one, v in in_workers(parts, lambda part, i: copies[i].part_gradient(theta, part), len(copies)):
             loss += one
             total += v
         return loss, self.flat.grad.copy_(total)
 
-    def part_gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
-        """The gradient, by this module alone."""
+    def part_gradient(self, theta: Tensor, *batches: Batch) -> tuple[float, Tensor]:
+        """The gradient of the sum over these batches, by this module alone."""
         self.flat.load(theta)
         self.flat.grad.zero_()
         self.flat.attach_grad()
         total = 0.0
-        with self._training(batch):
-            for part in self.objectives(batch):
-                part.backward()  # type: ignore[no-untyped-call]
-                total += float(part.detach())
+        for batch in batches:
+            with self._training(batch):
+                for part in self.objectives(batch):
+                    part.backward()  # type: ignore[no-untyped-call]
+                    total += float(part.detach())
         return total, self.flat.grad
 
     def copies(self) -> list[Self]:

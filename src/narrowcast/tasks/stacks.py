@@ -22,9 +22,8 @@ from narrowcast.tasks.factors import Factors, kept
 from narrowcast.tasks.workers import EXAMPLES_AT_ONCE, in_workers
 
 MOST_AT_ONCE = 50  # clients of a part (docs/performance.md)
-CACHE_AT_ONCE = (
-    5 << 20
-)  # bytes of what is read and written in every step of a part, or of rows filled at once
+CACHE_AT_ONCE = 5 << 20  # bytes of what is read and written in every step of a part
+ROWS_AT_ONCE = 5 << 20  # bytes of the updates that are made before they are looked at and sent
 MEMORY_AT_ONCE = 1 << 28  # bytes that the walks of several parts leave
 UNLIKE = 1.5  # times as many examples as the least of a part
 
@@ -59,7 +58,7 @@ class Stack:
         made = in_workers(parts, lambda part, _: self._walk([walks[c] for c in part], rate, prox))
         place = {c: (found, i) for part, found in zip(parts, made, strict=True) for i, c in enumerate(part)}
         memory = torch.empty(
-            max(1, min(len(walks), CACHE_AT_ONCE // (4 * self.layout.size))), self.layout.size
+            max(1, min(len(walks), ROWS_AT_ONCE // (4 * self.layout.size))), self.layout.size
         )
         for first in range(0, len(walks), len(memory)):
             rows, losses = memory[: len(walks) - first], list[float]()

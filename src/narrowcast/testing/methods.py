@@ -249,7 +249,7 @@ class _Counted:
         return private, up
 
     def compress_many(self, *arguments: Any) -> list[Payload]:
-        ups = self.method.compress_many(*arguments)
+        ups = list(self.method.compress_many(*arguments))
         for up in ups:
             self._count(up)
         return ups

@@ -155,7 +155,7 @@ def payload(blocks: list[Block], *, kind: int = 0, stage: int = 0, route: int = 
 
 
 def encode(message: Message) -> bytes:
-    return _head(message) + b"".join(_parts(message.payload.blocks))
+    return b"".join([_head(message), *_parts(message.payload.blocks)])
 
 
 def decode(data: bytes, limit: int = 1 << 34) -> Message:
@@ -179,7 +179,7 @@ def kind_of(data: bytes) -> int:
 def encode_payload(payload: Payload) -> bytes:
     """A payload without an envelope: as a model file has it."""
     head = _BODY.pack(payload.kind, payload.stage, len(payload.blocks).to_bytes(3, "little"))
-    return head + b"".join(_parts(payload.blocks))
+    return b"".join([head, *_parts(payload.blocks)])
 
 
 def decode_payload(data: bytes) -> Payload:
