@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
-from narrowcast.numerics.flat import all_finite
-
 Examples = tuple[Tensor, Tensor]  # (inputs, targets)
 CHUNK = 1024
 FORMS = "give (inputs, targets) as tensors or arrays, or a Dataset or DataLoader of such pairs"
@@ -73,18 +71,3 @@ def _tensor(values: Any, what: str) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{what} are no numbers ({str(error).splitlines()[0]}): {FORMS}") from None
-
-
-def check_examples(examples: Examples, part: str) -> None:
-    """A ValueError where an input has no target, or a number is none."""
-    inputs, targets = examples
-    if len(inputs) != len(targets) or not len(targets):
-        raise ValueError(
-            f"{part} has {len(inputs)} inputs and {len(targets)} targets: each input needs one target, and a "
-            "task at least one example"
-        )
-    for values, what in ((inputs, "inputs"), (targets, "targets")):
-        if values.is_floating_point() and not all_finite(values):
-            raise ValueError(
-                f"{part}'s {what} have NaN or infinite values: clean or drop those examples first"
-            )

@@ -13,18 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from narrowcast.numerics.devices import names
+from narrowcast.numerics.flat import all_finite
 from narrowcast.numerics.keyed import Key
 from narrowcast.rounds.task import Batch, IndexArray, Task
 from narrowcast.tasks import side_effects
 from narrowcast.tasks.examples import Examples as Examples
-from narrowcast.tasks.examples import as_examples, check_examples
+from narrowcast.tasks.examples import as_examples
 from narrowcast.tasks.factors import plain_layers
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
-from narrowcast.tasks.shared_pass import SharedPass, holds, known_layers
 from narrowcast.tasks.stacks import Stack, Walk
-from narrowcast.tasks.vmapped import by_vmap
-from narrowcast.tasks.workers import EXAMPLES_AT_ONCE, SMALL, in_workers
+from narrowcast.tasks.workers import EXAMPLES_AT_ONCE, in_workers
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> (B,) losses, one an example
 Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of the whole test set
@@ -33,7 +32,6 @@ Prepare = Callable[[Tensor], Tensor]  # (stored inputs of a batch) -> what the m
 FEW = 16  # examples of a batch, whose gradient is then the product of two small matrices
 MOST_AT_ONCE = 50  # clients whose gradients are taken together (docs/performance.md)
 MEMORY_AT_ONCE = 1 << 26  # bytes of their gradients
-PASS_AT_ONCE = 64  # examples of a pass that clients share: all that its layers see is kept
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> dict[str, float]:
@@ -85,10 +83,8 @@ class TorchTask(ModuleTask):
         self._train, self._test = train, test = as_examples(train, "train"), as_examples(test, "test")
         self._vmap = True
         self._layers = plain_layers(module)
-        small = self.layout.size < SMALL
-        self._known, self._tried = {} if small else known_layers(module, self.layout), False
-        check_examples(train, "train")
-        check_examples(test, "test")
+        _check_examples(train, "train")
+        _check_examples(test, "test")
         check_clients(clients, len(train[1]))
         self._move_data()
 
@@ -156,53 +152,24 @@ class TorchTask(ModuleTask):
             copies, chunks = self.copies(), list(self._chunks(batches))
             yield from in_workers(chunks, lambda chunk, i: copies[i]._together(theta, chunk), len(copies))
             return
-        for chunk in self._chunks(batches, PASS_AT_ONCE if self._passable else None):
-            apart = (self._together(theta, few) for few in self._chunks(chunk))
-            yield from self._by_pass(theta, chunk) or apart
+        for chunk in self._chunks(batches):
+            if len(chunk) > 1 and (many := self._by_vmap(theta, chunk)):
+                yield many
+            else:
+                ones = (self.gradient(theta, batch) for batch in chunk)
+                yield from (([loss], v[None]) for loss, v in ones)
 
-    def _chunks(self, batches: list[Batch], together: int | None = None) -> Iterator[list[Batch]]:
-        """Batches of one size and key, as many as are taken together: so many examples, or by memory."""
-        fits = together or min(MOST_AT_ONCE, self._at_once(MEMORY_AT_ONCE))
-        most = min(self.chunk, together or self.chunk)
+    def _chunks(self, batches: list[Batch]) -> Iterator[list[Batch]]:
+        """Batches of one size and key, as many as are taken together."""
+        fits = min(MOST_AT_ONCE, self._at_once(MEMORY_AT_ONCE))
         for (examples, _), same in groupby(batches, key=lambda batch: (len(batch.index), batch.key)):
-            at_once = max(1, min(fits, most // max(1, examples)))
+            at_once = max(1, min(fits, self.chunk // max(1, examples)))
             while chunk := list(islice(same, at_once)):
                 yield chunk
 
-    @property
-    def _passable(self) -> bool:
-        """Whether clients can share a pass: of smaller modules vmap is quicker (docs/performance.md)."""
-        return bool(self._known) and self.device.type == "cpu" and self.separable
-
-    def _by_pass(self, theta: Tensor, batches: list[Batch]) -> Iterator[tuple[list[float], Tensor]] | None:
-        """The gradients from one pass; None: they are not to be had."""
-        if len(batches) == 1 or not self._passable:
-            return None
-        try:
-            if not self._tried:
-                alone = batches[0]
-                self._tried = holds(
-                    theta, lambda at: self.part_gradient(at, alone)[1], lambda at: self._pass(at, batches[:2])
-                )
-            if self._tried:
-                return self._pass(theta, batches).rows(max(1, self._at_once(MEMORY_AT_ONCE)))
-        except RuntimeError:  # a layer that is used twice, or not at all
-            pass
-        self._known = {}
-        return None
-
-    def _pass(self, theta: Tensor, batches: list[Batch]) -> SharedPass:
-        x, y = self._all_examples(batches)
-        shared = SharedPass(self.module, self._known, self.layout)
-        shared.take(theta, x, lambda outputs: self._losses(outputs, y), self._weights(batches))
-        return shared
-
     def _together(self, theta: Tensor, chunk: list[Batch]) -> tuple[list[float], Tensor]:
         """(losses, gradients) of a chunk, by this module alone."""
-        if len(chunk) == 1:
-            loss, v = self.part_gradient(theta, *chunk)
-            return [loss], v[None]
-        if many := self._by_vmap(theta, chunk):
+        if len(chunk) > 1 and (many := self._by_vmap(theta, chunk)):
             return many
         rows, losses = torch.empty(len(chunk), self.layout.size), list[float]()
         for row, batch in zip(rows, chunk, strict=True):
@@ -233,11 +200,27 @@ class TorchTask(ModuleTask):
         if not self._vmap or self.draws:
             return None
         try:
-            x, y = self._all_examples(batches)
-            return by_vmap(self.module, self.layout, self._loss, theta, x, y, self._weights(batches))
+            return self._vmapped(theta, batches)
         except RuntimeError:
             self._vmap = False
             return None
+
+    def _vmapped(self, theta: Tensor, batches: list[Batch]) -> tuple[list[float], Tensor]:
+        index = torch.as_tensor(np.concatenate([batch.index for batch in batches]))
+        x, y = self._examples(index, batches[0].key)
+        count = len(batches)
+        weight = self._weights(batches)
+        self._train_mode()
+
+        def objective(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+            outputs = torch.func.functional_call(self.module, self.layout.split(theta), (x,))
+            return self._loss(outputs, y) @ weight
+
+        each = torch.func.vmap(torch.func.grad_and_value(objective), in_dims=(None, 0, 0, 0))
+        gradients, losses = each(
+            theta, x.reshape(count, -1, *x.shape[1:]), y.reshape(count, -1, *y.shape[1:]), weight
+        )
+        return losses.tolist(), gradients
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Whoever changes the gradient, and not what is made of it here, gets what is made of it anywhere."""
@@ -264,13 +247,6 @@ class TorchTask(ModuleTask):
 
     def _walkable(self, walks: Sequence[Walk]) -> bool:
         return self._stacked and all(len(walk[0].index) <= self.chunk for walk in walks)
-
-    def _all_examples(self, batches: Sequence[Batch]) -> Examples:
-        """Those of several batches of one key, for a module in training."""
-        self._train_mode()
-        return self._examples(
-            torch.as_tensor(np.concatenate([batch.index for batch in batches])), batches[0].key
-        )
 
     def _weights(self, batches: Sequence[Batch]) -> Tensor:
         """(C, B)"""
@@ -308,3 +284,17 @@ class TorchTask(ModuleTask):
                 f'{tuple(losses.shape)}: pass reduction="none" to torch\'s losses'
             )
         return losses
+
+
+def _check_examples(examples: Examples, part: str) -> None:
+    inputs, targets = examples
+    if len(inputs) != len(targets) or not len(targets):
+        raise ValueError(
+            f"{part} has {len(inputs)} inputs and {len(targets)} targets: each input needs one target, and a "
+            "task at least one example"
+        )
+    for values, what in ((inputs, "inputs"), (targets, "targets")):
+        if values.is_floating_point() and not all_finite(values):
+            raise ValueError(
+                f"{part}'s {what} have NaN or infinite values: clean or drop those examples first"
+            )
