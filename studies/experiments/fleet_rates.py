@@ -49,7 +49,7 @@ def main() -> None:
         asked = run(rounds, "auto")
         begin = partial(nc.Simulation, asked.task, asked.method)
         step = rates.first_step(asked.plan, asked.method, begin)
-        tried = rates.by_trials(asked.plan, asked.method, 2, begin)
+        tried = rates.by_trials(asked.plan, asked.method, 2, begin, quick=True)
         row = [rounds, step.rate, accuracy(rounds, step.rate), tried.rate, accuracy(rounds, tried.rate)]
         print(
             "|", " | ".join(map(str, [*row, *(accuracy(rounds, lr) for lr in (20, 40, 80))])), "|", flush=True

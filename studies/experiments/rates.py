@@ -17,6 +17,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from narrowcast import intervals
 from narrowcast.errors import Diverged
 from narrowcast.methods import METHODS
 from narrowcast.rounds import Grid, best_of, search
@@ -106,12 +107,17 @@ def table(runs: Runs) -> str:
         rate, tuned = runs.tuned(method)
         chosen = ", ".join(f"{runs.value(method, 'auto', seed)[1]:g}" for seed in SEEDS)
         auto = runs.mean(method, "auto")
-        points = f"{100 * (auto - tuned):+.1f}"
+        pairs = [
+            [runs.value(method, asked, seed)[0] or 0.0 for asked in ("auto", f"{rate:g}")] for seed in SEEDS
+        ]
+        apart = [100 * (mine - best) for mine, best in pairs]
+        points = f"{100 * (auto - tuned):+.1f} ± {intervals.half_width(apart):.1f}"
         rows.append([method, f"{rate:g}", f"{tuned:.4f}", chosen, f"{auto:.4f}", points])
     settings = ", ".join(f"{name} = {value}" for name, value in TASKS[runs.task].items())
     about = (
         f"`python studies/experiments/rates.py {runs.task}`: {settings}, else the defaults; on the "
-        f"test set, means over seeds {', '.join(map(str, SEEDS))} (a run that diverged counts as 0)."
+        f"test set, means over seeds {', '.join(map(str, SEEDS))} (a run that diverged counts as 0); points: "
+        "the mean over the seeds of auto's less the tuned one's, with Student's interval of 95 %."
     )
     about += f" Not run yet: {', '.join(missing)}." if missing else ""
     return f"# {runs.task}: --lr auto beside a tuned rate\n\n{about}\n\n{markdown_table(head, rows)}\n"

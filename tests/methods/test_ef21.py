@@ -155,3 +155,19 @@ def test_hostile_uploads_are_refused():
     assert np.isclose(m.add(acc, up, 1.0).total.abs().sum(), vector().abs().sort().values[-K:].sum())
     with pytest.raises(ValueError, match="clients"):
         made(clients=0)
+
+
+@pytest.mark.parametrize(("trial", "run"), [(1, 2), (2, 4), (3, 9), (4, 9)])
+def test_a_step_grows_over_the_first_epoch_by_what_it_says_of_rates(trial, run):
+    """Clients alike whose gradient stays: |g| after t rounds of an epoch of four is t / 4 of it, then all."""
+    m, v, lengths = made(clients=8, k=D), vector(), []
+    server, model, private = m.server(torch.zeros(D), LAYOUT), m.newcomer(vector(), LAYOUT), {}
+    for t in range(run):
+        acc = m.zero(server)
+        for client in (2 * t % 8, 2 * t % 8 + 1):
+            private[client], up = m.compress(private.get(client), v, model, 0)
+            acc = m.add(acc, up, 1.0)
+        server = m.step(server, acc, RoundInfo(t, t // 4, t % 4 == 3, 0.1))
+        lengths.append(float(server.estimate.norm()))
+    assert lengths[-1] / lengths[trial - 1] == pytest.approx(m.slower(trial, run, 4), rel=1e-5)
+    assert m.slower(4, 9, 4) == 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,8 +37,8 @@ def test_every_method_is_given_a_rate_that_learns(method: str) -> None:
 
 def test_the_search_is_deterministic_and_says_what_it_cost() -> None:
     one, two = (prepare(_config()).find_rate() for _ in range(2))
-    assert (one.rate, one.trials, one.rounds, one.up) == (two.rate, two.trials, two.rounds, two.up)
-    assert one.rounds == 1 + 8 * len(one.trials)  # the first step, and trials of eight rounds
+    assert (one.rate, one.trials, one.short, one.up) == (two.rate, two.trials, two.short, two.up)
+    assert one.rounds == two.rounds == 1 + 8 * len(one.short) + 12 * len(one.trials)  # and the first step
     assert min(one.up, one.down) > 0
 
 
@@ -77,14 +78,82 @@ def test_a_simulation_takes_auto() -> None:
 def test_a_lucky_trial_at_the_edge_is_not_trusted() -> None:
     """Scores of fedprox on digits, seed 2: 1.76 did best, and the run at 1.24 ended at 0.51."""
     scores = {0.22: -0.374, 0.439: -0.322, 0.878: -0.33, 1.76: -0.228, 3.51: -0.651}
-    assert rates.safe(scores) == pytest.approx(0.62, abs=0.01)
-    assert rates.safe({1.0: -0.5, 2.0: -0.1, 4.0: -math.inf}) == pytest.approx(math.sqrt(2))
+    assert rates.safe(scores, 4.0) == pytest.approx(0.62, abs=0.01)
+    assert rates.safe({1.0: -0.5, 2.0: -0.1, 4.0: -math.inf}, 4.0) == pytest.approx(math.sqrt(2))
 
 
 def test_nothing_above_the_best_trial_is_trusted() -> None:
     """Scores of fedavg on digits, seed 0: the run at 0.933 ended at 0.85, the one at 0.467 at 0.95."""
     scores = {0.0826: -0.582, 0.331: -0.336, 0.66: -0.225, 1.32: -0.313, 2.64: -1.14}
-    assert rates.safe(scores) == pytest.approx(0.467, abs=0.001)
+    assert rates.safe(scores, 4.0) == pytest.approx(0.467, abs=0.001)
+    flat = {1.0: -0.3, 2.0: -0.2, 4.0: -0.2, 8.0: -0.9}
+    assert rates.safe(flat, 1.21) == pytest.approx(2.0 / 1.1)  # a little longer: a little less than the best
+    assert rates.safe(flat, 1.0) == 2.0
+
+
+@pytest.mark.parametrize("method", ["static", "topk", "powersgd", "ef21", "signsgd"])
+def test_a_trial_as_long_as_the_run_is_the_run(method: str) -> None:
+    """So that the best of them needs no margin: what it ended with is what the run ends with."""
+    run = prepare(_config(method))
+    found = run.find_rate()
+    assert found.trials[f"{found.rate:g}"] == min(x for x in found.trials.values() if x is not None)
+    losses = [record.loss for record in run.with_rate(found.rate).simulation()]
+    assert found.trials[f"{found.rate:g}"] == pytest.approx(sum(losses[-3:]) / 3, rel=5e-3)  # three digits
+
+
+@pytest.mark.parametrize("best", [0.1, 0.5, 1.0, 3.0, 40.0])
+def test_climbing_ends_with_a_worse_rate_at_each_side_of_the_best(best: float) -> None:
+    tried: list[float] = []
+
+    def score(rate: float) -> float:
+        tried.append(rate)
+        return -abs(math.log(rate / best)) if rate < 8 * best else -math.inf
+
+    scores = rates.climb(1.0, score, {})
+    found = rates.best_rate(scores)
+    assert max(found / best, best / found) <= math.sqrt(2) * 1.01
+    assert min(scores) < found < max(scores)
+    assert len(set(tried)) == len(tried) <= 9
+    assert rates.climb(1.0, lambda rate: pytest.fail("known"), scores) == scores
+
+
+def test_climbing_goes_down_where_all_diverge_and_ends() -> None:
+    scores = rates.climb(1.0, lambda rate: -math.inf, {})
+    assert len(scores) == rates.MOST
+    assert max(scores) == 1.0
+
+
+class Misleading:
+    """Training whose rates above 0.5 do best for 30 rounds, and then blow up: error feedback comes back."""
+
+    def __init__(self, plan: nc.Plan) -> None:
+        self.plan, self.theta, self.rounds = plan, torch.ones(4), 0
+
+    def step(self) -> SimpleNamespace:
+        self.rounds += 1
+        rate = self.plan.rate
+        self.theta = self.theta * (1 - rate)
+        loss = 1 / rate if self.rounds <= 30 else abs(math.log(rate / 0.1))
+        return SimpleNamespace(loss=loss if rate < 4 else math.nan, up=1, down=1)
+
+
+@pytest.mark.parametrize(("quick", "low", "high"), [(False, 0.07, 0.15), (True, 0.8, 4.0)])
+def test_what_short_trials_cannot_see_long_ones_do(quick: bool, low: float, high: float) -> None:
+    plan, method = nc.Plan(cohort=1, lr="auto", rounds=60), nc.method("uncompressed")
+    found = rates.by_trials(plan, method, 1, Misleading, quick=quick)  # type: ignore[arg-type]
+    assert low < found.rate < high
+
+
+def test_a_method_says_how_its_rate_falls_with_the_length_of_a_run() -> None:
+    """signSGD's as one over the root; no trial of a long run, nor the run itself, is left out of it."""
+    assert nc.method("signsgd").slower(25, 100, 10) == 2.0
+    assert nc.method("topk").slower(25, 100, 10) == 1.0
+    plan = nc.Plan(cohort=1, lr="auto", rounds=4 * rates.LONG_TRIAL)
+    one, two = (
+        rates.by_trials(plan, nc.method(name), 1, Misleading).rate  # type: ignore[arg-type]
+        for name in ("uncompressed", "signsgd")
+    )
+    assert two == pytest.approx(one / 2, rel=0.5)  # of other grids: the strides differ
 
 
 @pytest.mark.parametrize("wrong", ["Auto", "", -1.0, 0.0, math.nan, math.inf])

@@ -99,7 +99,6 @@ class Method(ABC, Generic[S]):
     prox: ClassVar[float] = 0.0  # FedProx's mu, by default
     weighted: ClassVar[bool] = True  # updates of a round may weigh differently
     stride: ClassVar[float] = 0.1  # a first step at a good rate, beside theta0 (rounds/rates.py)
-    fixed_length: ClassVar[bool] = False  # a step is as long, however small the gradient (rounds/rates.py)
     vectors: ClassVar[bool] = False  # an upload is one vector, a row of the accumulator: it can be clipped
     whole_model: ClassVar[bool] = False  # every download is the whole model: none is a fallback
 
@@ -122,6 +121,11 @@ class Method(ABC, Generic[S]):
     def incomparable(self) -> str:
         """Why uploads of clients on one route are no rows of numbers in shared coordinates; "": they are."""
         return f"those of {self.name} are not numbers in coordinates that all clients share"
+
+    def slower(self, trial: int, run: int, epoch: int) -> float:
+        """What a rate that is good for `trial` rounds is divided by for `run`, of which an epoch has `epoch`;
+        1 where a step's length follows the gradient's (rounds/rates.py)."""
+        return 1.0
 
     @property
     def probes(self) -> Directions | None:

@@ -75,6 +75,10 @@ class EF21(Uncompressed):
     def stateful(self) -> bool:
         return True
 
+    def slower(self, trial: int, run: int, epoch: int) -> float:
+        """g fills over the first epoch: at the end of the run it is longer than at the trial's by this."""
+        return min(run, epoch) / min(trial, epoch)
+
     @property
     def setting(self) -> str:
         return f"k={self.k}" if self.k else ""

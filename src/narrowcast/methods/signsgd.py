@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -38,12 +39,16 @@ suffer there.
 class SignSGD(Replay):
     name: ClassVar[str] = "signsgd"
     stride: ClassVar[float] = 0.03
-    fixed_length: ClassVar[bool] = True
     blocks_a_step: ClassVar[int] = 2  # the signs, the rate
 
     @property
     def linear(self) -> bool:
         return False
+
+    def slower(self, trial: int, run: int, epoch: int) -> float:
+        """sqrt(run / trial): steps as long however small the gradient never settle, and after n of them what
+        is still to go and the noise are alike at a rate that falls as 1 / sqrt(n)."""
+        return math.sqrt(run / trial)
 
     def compress(
         self, private: Private | None, v: Tensor, model: Model, key: Key

@@ -1,22 +1,26 @@
-"""`lr = auto`: a rate for this task and this method, from a few short trials of the run itself.
+"""`lr = auto`: a rate for this task and this method, from a few trials of the run itself.
 
 A method's steps differ in length and in noise by five decades (signSGD moves every coordinate by the rate,
 FedKSeed mostly at random), so no formula over the gradient serves all of them. What serves is to try. First
 the scale: a round at a tiny rate r moves theta by |Delta|, and rates are counted in `stride |theta0| r /
 |Delta|`, the one whose first step is as long, beside theta0, as a good one is for this method
-(`Method.stride`, measured). Then trials of n rounds at powers of four of that, the run's own schedule
-squeezed into them, until the best lies inside; then one at each side of it, at half and double. Trials
-share their clients, examples and A, so that they differ by the rate alone; a trial's score is the clients'
-own loss over its last quarter, taken before they train: no test data, nothing that a client would not send
-anyway. The rate taken is the middle of the two neighbours the worse of which does best, but no more than
-the best over sqrt(2): a run is longer than a trial, and a rate that is good only beside the edge of
-divergence will cross it. Steps as long however small the gradient (`Method.fixed_length`) never settle:
-after n of them what is still to go and the noise are alike at a rate that falls as 1 / sqrt(n), so what a
-trial of n rounds finds is taken times sqrt(n / rounds).
+(`Method.stride`, measured). Then, from coarse to fine:
+- short trials at powers of four of that, until the best lies inside: where to look;
+- long ones, as long as the run itself or LONG_TRIAL rounds, from there by halves or doubles until it gets
+  worse. What a short trial cannot see decides here: what clients keep and send at their next visit (error
+  feedback), estimates that fill over an epoch, noise that multiplies until it is too much.
+Every trial has the run's schedule squeezed into it, and all share their clients, examples and A, so that they
+differ by the rate alone; a trial's score is the clients' own loss over its last quarter, taken before they
+train: no test data, nothing that a client would not send anyway.
 
-On a fleet every round of a trial takes its time: `on_a_fleet` tries where the run is long beside its trials,
-and else takes the scale alone, at half its length (`first_step`). All of them read clients' losses and
-updates: a run that accounts for privacy must count them, or be given a rate.
+Where a trial was as long as the run, it was the run, and the best is taken. A longer run takes the middle of
+the two neighbours the worse of which does best, but less than the best by the root of what it is longer, up
+to sqrt(2): a rate that is good only beside the edge of divergence will cross it. What a method itself says
+of rates and lengths (`Method.slower`) comes on top.
+
+On a fleet every round of a trial takes its time: `on_a_fleet` has short trials only, where the run is long
+beside them, and else takes the scale alone, at half its length (`first_step`). All of them read clients'
+losses and updates: a run that accounts for privacy must count them, or be given a rate.
 """
 
 from __future__ import annotations
@@ -39,9 +43,10 @@ from narrowcast.rounds.tune import Found, Grid, search
 
 PROBE = 1e-3  # the rate of the first step
 PROBES = 12  # rounds that it may take: few bits of a small step may round to nothing, and empty rounds come
-SHORTEST, LONGEST = 8, 24  # rounds of a trial: a quarter of the run's between these
-FACTOR = 4.0  # between the first trials; the last two halve it
-MOST = 9  # of the first trials
+SHORTEST, LONGEST = 8, 24  # rounds of a short trial: a quarter of the run's between these
+LONG_TRIAL = 96  # rounds of a long one, where the run has more
+FACTOR = 4.0  # between the rates of short trials
+MOST = 9  # trials of a kind
 LONG = 100  # rounds of a run on a fleet that is worth trials
 
 Begin = Callable[[Plan], Training]  # a run by this plan, from its first round
@@ -55,39 +60,85 @@ def settled(plan: Plan, method: Method[Any], clients: int, begin: Begin) -> Plan
     return replace(plan, lr=by_trials(plan, method, clients, begin).rate)
 
 
-def by_trials(plan: Plan, method: Method[Any], clients: int, begin: Begin, say: Say | None = None) -> Found:
-    """The rate for a run by this plan with so many clients."""
+def by_trials(
+    plan: Plan,
+    method: Method[Any],
+    clients: int,
+    begin: Begin,
+    say: Say | None = None,
+    quick: bool = False,
+) -> Found:
+    """The rate for a run by this plan with so many clients, `quick`: by short trials alone."""
     trials = _Trials(plan, begin, plan.length(clients), say)
+    epoch = plan.cohorts(clients).rounds_per_epoch
+    short = min(trials.length, LONGEST, max(SHORTEST, trials.length // 4))
+    long = short if quick else min(trials.length, LONG_TRIAL)
     grid = Grid(trials.scale(method.stride), FACTOR, MOST)
-    scores = {grid.rate(i): score for i, score in search(grid, trials.score).items()}
+    coarse = {grid.rate(i): s for i, s in search(grid, lambda rate: trials.score(rate, short)).items()}
+    _some_ended(coarse)
+    start = _short(best_rate(coarse) / method.slower(short, long, epoch))
+    known = coarse if long == short else {}
+    fine = climb(start, lambda rate: trials.score(rate, long), known)
+    _some_ended(fine)
+    rate = safe(fine, trials.length / long) / method.slower(long, trials.length, epoch)
+    return trials.found(_short(rate))
+
+
+def _some_ended(scores: Mapping[float, float]) -> None:
     if not any(map(math.isfinite, scores.values())):
         raise Diverged(
             f"lr auto: every rate from {min(scores):g} to {max(scores):g} diverged: is something wrong with "
             "the model, its loss or its data? If not, give --lr yourself"
         )
-    centre = min(scores, key=lambda rate: (-scores[rate], rate))
-    for near in (centre / math.sqrt(FACTOR), centre * math.sqrt(FACTOR)):
-        scores[_short(near)] = trials.score(_short(near))
-    longer = trials.length / trials.short if method.fixed_length else 1.0
-    return trials.found(_short(safe(scores) / math.sqrt(longer)))
 
 
-def safe(scores: Mapping[float, float]) -> float:
-    """The middle of the two neighbours, a factor of two apart, the worse of which does best (of equals the
-    smaller), and no more than the best rate over sqrt(2): a lucky trial beside the edge counts for
-    little, and nothing above the best is trusted."""
+def climb(start: float, score: Callable[[float], float], known: Mapping[float, float]) -> dict[float, float]:
+    """Rates and scores from `start` by halves while that is better, else by doubles, MOST new ones at most;
+    where all diverge it goes down. The best has a worse neighbour at each side, unless that was too many."""
+    scores = dict(known)
+
+    def at(rate: float) -> float:
+        if rate not in scores:
+            scores[rate] = score(rate)
+        return scores[rate]
+
+    at(start)
+    for factor in (0.5, 2.0):
+        rate, further = start, _short(start * factor)
+        while len(scores) < len(known) + MOST and (at(further) > at(rate) or at(rate) == -math.inf):
+            rate, further = further, _short(further * factor)
+        if rate != start:
+            break
+    return scores
+
+
+def best_rate(scores: Mapping[float, float]) -> float:
+    """Where the score is highest, of equals the smallest."""
+    return min(scores, key=lambda rate: (-scores[rate], rate))
+
+
+def safe(scores: Mapping[float, float], longer: float) -> float:
+    """The rate for a run `longer` times its trials. As long: the best.
+
+    Else the middle of the two neighbours, a factor of two apart, the worse of which does best (of equals the
+    smaller), and no more than the best rate over the root of `longer`, up to sqrt(2): a lucky trial beside
+    the edge counts for little, and nothing above the best is trusted.
+    """
+    best = best_rate(scores)
+    if longer <= 1.0:
+        return best
     low, high = min(
         (pair for pair in pairwise(sorted(scores)) if pair[1] < 2.1 * pair[0]),
         key=lambda pair: (-min(scores[pair[0]], scores[pair[1]]), pair),
     )
-    best = min(scores, key=lambda rate: (-scores[rate], rate))
-    return min(math.sqrt(low * high), best / math.sqrt(2.0))
+    return min(math.sqrt(low * high), best / math.sqrt(min(2.0, longer)))
 
 
 def on_a_fleet(plan: Plan, method: Method[Any], clients: int, begin: Begin) -> Found:
-    """The rate for a run whose clients are nodes: by trials, or from one round where the run is short."""
+    """The rate for a run whose clients are nodes: by short trials, or from one round where the run is
+    short too."""
     if plan.length(clients) >= LONG:
-        return by_trials(plan, method, clients, begin)
+        return by_trials(plan, method, clients, begin, quick=True)
     return first_step(plan, method, begin)
 
 
@@ -110,16 +161,11 @@ class _Trials:
     begin: Begin
     length: int  # rounds of the run
     say: Say | None
-    losses: dict[str, float | None] = field(default_factory=dict)
+    losses: dict[int, dict[str, float | None]] = field(default_factory=dict)  # by a trial's rounds
     rounds: int = 0
     up: int = 0
     down: int = 0
     started: float = field(default_factory=time.perf_counter)
-
-    @property
-    def short(self) -> int:
-        """Rounds of a trial."""
-        return min(self.length, LONGEST, max(SHORTEST, self.length // 4))
 
     def scale(self, stride: float) -> float:
         """The rate whose first step is `stride` |theta0| long, as a tiny one tells."""
@@ -135,9 +181,8 @@ class _Trials:
             "zero. Give --lr yourself"
         )
 
-    def score(self, rate: float) -> float:
-        """Minus the loss towards the end of a trial at this rate; -inf: it diverged."""
-        n = self.short
+    def score(self, rate: float, n: int) -> float:
+        """Minus the loss towards the end of a trial of n rounds at this rate; -inf: it diverged."""
         squeezed = [(epoch * n / self.length, factor) for epoch, factor in self.plan.schedule]
         try:
             training = self._begin(replace(self.plan, schedule=squeezed), rate, n)
@@ -147,14 +192,15 @@ class _Trials:
         tail = losses[-max(1, n // 4) :]
         loss = sum(tail) / len(tail) if tail else math.inf
         finite = math.isfinite(loss)
-        self.losses[f"{rate:g}"] = _short(loss) if finite else None
+        self.losses.setdefault(n, {})[f"{rate:g}"] = _short(loss) if finite else None
         if self.say:
             self.say(rate, loss)
         return -loss if finite else -math.inf
 
     def found(self, rate: float) -> Found:
         seconds = time.perf_counter() - self.started
-        return Found(rate, self.losses, self.rounds, self.up, self.down, seconds)
+        *short, long = (self.losses[n] for n in sorted(self.losses)) if self.losses else ({},)
+        return Found(rate, long, short[0] if short else {}, self.rounds, self.up, self.down, seconds)
 
     def _begin(self, plan: Plan, rate: float, rounds: int) -> Training:
         """A run of its own for a fleet's nodes; a round longer than is asked: the last one would evaluate."""

@@ -68,7 +68,8 @@ class Found(msgspec.Struct, frozen=True):
     """What a search found, and what it cost: its rounds are none of the run's."""
 
     rate: float
-    trials: dict[str, float | None] = {}  # rate -> loss; None: it diverged
+    trials: dict[str, float | None] = {}  # the longest: rate -> loss; None: it diverged
+    short: dict[str, float | None] = {}  # those before, which say where to look
     rounds: int = 0
     up: int = 0
     down: int = 0

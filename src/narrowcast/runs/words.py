@@ -37,6 +37,7 @@ def arguments(config: RunConfig, only: Collection[str] | None = None) -> list[st
 
 def searched(found: Found) -> str:
     """What `--lr auto` came to, and what it took."""
-    how = f"{len(found.trials)} trials" if found.trials else "its first step"
+    count = len(found.trials) + len(found.short)
+    how = f"{count} trials" if count else "its first step"
     cost = f"{found.rounds} rounds, {format_bytes(found.up + found.down)}, {format_seconds(found.seconds)}"
     return f"lr {found.rate:g}, found by {how} ({cost}, not counted in the run)"
