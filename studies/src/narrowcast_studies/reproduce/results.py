@@ -43,7 +43,9 @@ def write(experiment: Experiment, rows: list[Known], folder: Path, command: str)
     page = table.markdown(experiment.study, outcomes, command, files.commit() or "unknown", missing)
     pictures = "".join(f"\n![{Path(name).stem}]({name})\n" for name in drawn)
     spent = sum(run.seconds for o in outcomes for run in o.runs)
-    page += f"{pictures}\nThe final runs took {format_seconds(spent)} of one core together.\n"
+    hidden = sum(run.private for o in outcomes for run in o.runs)
+    but = f", without the {hidden} that are private and tell no times" if hidden else ""
+    page += f"{pictures}\nThe final runs took {format_seconds(spent)} of one core together{but}.\n"
     write_atomically(folder / PAGE, page.encode())
     write_atomically(folder / TABLE, table.as_csv(outcomes).encode())
     return page
