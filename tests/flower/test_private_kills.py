@@ -1,4 +1,4 @@
-"""A fleet's server that is killed at every message: no model leaves that its ledger does not have, or twice."""
+"""A server killed at every message to its fleet: no model leaves before the ledger has it, and none twice."""
 
 from __future__ import annotations
 
