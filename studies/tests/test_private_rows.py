@@ -1,10 +1,13 @@
 """Rows of private runs, which tell neither bytes nor seconds: nowhere does that look like nothing."""
 
 import math
+from pathlib import Path
 
 from narrowcast.runs import make_config
+from narrowcast_studies import ran
+from narrowcast_studies.conducting import Known
 from narrowcast_studies.ran import Ran
-from narrowcast_studies.reproduce import status, table
+from narrowcast_studies.reproduce import results, status, table
 from narrowcast_studies.study import Outcome, Row
 
 
@@ -35,3 +38,15 @@ def test_private_runs_say_nothing_of_the_pace() -> None:
         Ran("a", 1, config={"epochs": 2.0, "dp_noise": 1.0}),
     )
     assert status._timed([hidden, timed]) == [timed]
+
+
+def test_a_row_that_is_not_complete_keeps_the_lines_it_has_not_come_to(tmp_path: Path) -> None:
+    """Its tuning is still going on, and the final runs at some rate were made before."""
+    done, begun = outcome("done"), outcome("begun", "static", dim=16)
+    rows = [Known(o.row, o.runs, o) for o in (done, begun)]
+    results.keep(rows, tmp_path)
+    assert {run.row for run in ran.read(tmp_path / results.RUNS)} == {"done", "begun"}
+    results.keep([rows[0], Known(begun.row)], tmp_path)
+    assert [run.row for run in ran.read(tmp_path / results.RUNS)] == ["done", "begun"]
+    results.keep([Known(done.row, [], done), rows[1]], tmp_path)
+    assert [run.row for run in ran.read(tmp_path / results.RUNS)] == ["begun"], "what nobody asks for goes"
