@@ -139,9 +139,9 @@ def _tuning(t: Tuning, outcomes: list[Outcome], metric: str) -> list[str]:
 
 
 def _earlier(outcomes: list[Outcome]) -> str:
-    """Rows whose rate another study tuned."""
+    """Rows whose rate is from elsewhere: another study of this task, or what the file says of it."""
     names = [o.row.name for o in outcomes if o.row.tuned]
-    return f" Tuned so in another experiment of this task: {', '.join(names)}." * bool(names)
+    return f" At the rate that the file says, without a search here: {', '.join(names)}." * bool(names)
 
 
 def _untrained(outcomes: list[Outcome], metric: str) -> str:
