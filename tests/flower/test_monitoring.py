@@ -113,3 +113,11 @@ def test_the_log_begins_anew_before_it_fills_the_disk(
     assert all(
         json.loads(line)["level"] == "warning" for path in made for line in path.read_text().splitlines()
     )
+
+
+def test_a_private_run_has_no_counters_of_what_it_does_not_tell() -> None:
+    metrics = Metrics()
+    metrics.add(FACTS, RoundRecord(0, 0, 1, 0.1, None, 0, 0, 0, epsilon=1.5))
+    found = parsed(metrics.text())
+    assert found["narrowcast_epsilon"] == 1.5
+    assert not {name for name in found if "bytes" in name or "clients" in name or "dropped" in name}

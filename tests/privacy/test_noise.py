@@ -67,6 +67,15 @@ def test_it_is_drawn_from_what_it_is_given_and_waits_for_more() -> None:
     assert ALARM < stats.chi2.cdf(((drawn / 100) ** 2).sum(), drawn.size) < 1 - ALARM
 
 
+@pytest.mark.parametrize("cut", [1, 7, 40])
+def test_the_words_decide_and_not_where_they_are_cut(cut: int) -> None:
+    """Were a number begun anew with other words where these end, those that take many would be too rare."""
+    words = np.random.Generator(np.random.Philox(9)).bytes(8 * 5000)
+    whole, parts = iter([words]), iter(words[i : i + 8 * cut] for i in range(0, len(words), 8 * cut))
+    expected = discrete_gaussian(1000, (200,), lambda _: next(whole))
+    assert (discrete_gaussian(1000, (200,), lambda _: next(parts)) == expected).all()
+
+
 def test_two_draws_differ_and_nothing_of_a_run_decides_them() -> None:
     assert (discrete_gaussian(1 << 20, (8,)) != discrete_gaussian(1 << 20, (8,))).any()
     assert noise.discrete_gaussian.__defaults__ == (__import__("os").urandom,)

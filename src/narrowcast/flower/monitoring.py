@@ -97,14 +97,14 @@ class Metrics:
             yield "loss", "", last.loss
         for (name, where), value in sorted(self.metrics.items()):
             yield "metric", _labels(name=name, at=where), value
-        for way in ("up", "down", "evaluate"):
-            yield f"{way}_bytes_total", "", totals[way]
-        for why, count in sorted(self.dropped.items()):
-            yield "dropped_total", _labels(why=why), count
-        yield "lost_states_total", "", totals["lost"]
-        yield "rolled_back_total", "", totals["rolled_back"]
-        if last.epsilon is None:
+        if last.epsilon is None:  # else none of these is told, and nothing is not zero
+            for way in ("up", "down", "evaluate"):
+                yield f"{way}_bytes_total", "", totals[way]
+            for why, count in sorted(self.dropped.items()):
+                yield "dropped_total", _labels(why=why), count
+            yield "lost_states_total", "", totals["lost"]
             yield "round_seconds", "", last.seconds
+        yield "rolled_back_total", "", totals["rolled_back"]
         yield "last_round_timestamp_seconds", "", self.ended
 
 

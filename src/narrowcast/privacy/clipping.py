@@ -73,8 +73,11 @@ class Adaptive(Fixed):
         return "adaptive"
 
     def noise_of_bits(self, sigma: float, cohort: int) -> float:
-        """s_b: never below sigma, so that the bit takes a quarter of what is told, at most."""
-        return max(cohort / SHARE, sigma)
+        """s_b: never below sigma, so that the bit takes a quarter of what is told, at most.
+
+        Nor wider than can be drawn, in cohorts of 650 000 and more: `noise_of_updates` counts what it is.
+        """
+        return max(min(cohort / SHARE, noise.WIDEST / (2 * BIT)), sigma)
 
     def noise_of_updates(self, sigma: float, cohort: int) -> float:
         return float((sigma**-2 - (2 * self.noise_of_bits(sigma, cohort)) ** -2) ** -0.5)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ Integers = NDArray[np.int64]
 Entropy = Callable[[int], bytes]  # so many random bytes
 RADIUS = 1 << 20  # steps of the grid to a clipping bound
 WIDEST = 1 << 26  # the largest s: squares of 32 s must fit into 63 bits
-WORDS = 16  # of 64 bits, that a number takes: somewhat more than most do
+WORDS = 13  # of 64 bits, that a number takes: 12.4 on average; more are asked for where they end
 
 
 def radius(sigma: float) -> int:
@@ -43,10 +42,12 @@ def discrete_gaussian(s: int, shape: tuple[int, ...], entropy: Entropy = os.uran
     """Independent integers, P(y) ~ exp(-y^2 / (2 s^2))."""
     if not 1 <= s <= WIDEST:
         raise ValueError(f"the width of discrete noise must be 1 to {WIDEST}, got {s}")
-    out, done = np.empty(math.prod(shape), np.int64), 0
+    out, done, left = np.empty(math.prod(shape), np.int64), 0, np.empty(0, np.uint64)
     while done < out.size:
-        words: NDArray[Any] = np.frombuffer(entropy(8 * (WORDS * (out.size - done) + 64)), np.uint64)
-        done = discrete.gaussian(words, np.int64(s), out, done)
+        fresh = np.frombuffer(entropy(8 * (WORDS * (out.size - done) + 64)), np.uint64)
+        words = np.concatenate([left, fresh]) if left.size else fresh
+        done, used = discrete.gaussian(words, np.int64(s), out, done)
+        left = words[used:]
     return out.reshape(shape)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from copy import copy
 from pathlib import Path
 
 import msgspec
@@ -57,18 +58,19 @@ class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     def hide(self) -> None:
         """Keep what was known before the round, version and epsilon: the rest depends on single clients."""
         for name, empty in HIDDEN.items():
-            setattr(self, name, empty)
-        self.dropped = {}
+            setattr(self, name, copy(empty))
 
     def _timeless(self) -> RoundRecord:
         return msgspec.structs.replace(self, seconds=0.0, client_seconds=0.0, peak_memory=0, device_memory=0)
 
 
-HIDDEN: dict[str, float | None] = {
-    "loss": None, "clients": 0, "up": 0, "down": 0, "down_first": 0, "down_dense": 0, "down_dense_again": 0,
-    "down_catch_up": 0, "lost": 0, "network_seconds": 0.0, "seconds": 0.0, "client_seconds": 0.0,
-    "peak_memory": 0,
-}  # fmt: skip
+# What is told of a private round; a field that is not named here is hidden, a new one too.
+TOLD = {"round", "epoch", "version", "rate", "rolled_back", "metrics", "epsilon"}
+HIDDEN: dict[str, object] = {
+    field.name: field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+    for field in msgspec.structs.fields(RoundRecord)
+    if field.name not in TOLD
+} | {"loss": None, "clients": 0, "up": 0, "down": 0}
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RoundRecord)

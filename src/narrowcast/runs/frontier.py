@@ -26,10 +26,14 @@ MOMENTS = (
 
 
 def draw(runs: list[Summary], path: Path, title: str | None = None, time: bool = False) -> Path:
-    """Write the picture of the runs to `path` (the ending chooses the format); `time`: on their networks."""
+    """Write the picture of the runs to `path` (the ending chooses the format); `time`: on their networks.
+
+    Private runs tell neither bytes nor times: they have no place in it, and it says so.
+    """
+    every, runs = runs, [run for run in runs if run.epsilon is None]
     figure, axes = plt.subplots(figsize=(9, 5.6), layout="constrained")
     ends = [end for run in runs if (end := _one(axes, run, run.timed if time else run.curve))]
-    facts = runs[0].facts
+    facts = every[0].facts
     if time:
         time_axis(axes, "/".join(sorted({run.facts.network for run in runs if run.facts.network})))
     else:
@@ -42,7 +46,15 @@ def draw(runs: list[Summary], path: Path, title: str | None = None, time: bool =
     if ends:
         ways = [[(float(x), y) for x, y in (run.timed if time else run.curve)] for run in runs]
         place_labels(axes, ends, size=9, ways=ways)
-    axes.text(0.99, 0.02, _how_many(runs), transform=axes.transAxes, ha="right", fontsize=8, color="#555555")
+    axes.text(
+        0.99,
+        0.02,
+        _how_many(runs, len(every) - len(runs)),
+        transform=axes.transAxes,
+        ha="right",
+        fontsize=8,
+        color="#555555",
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -88,9 +100,11 @@ def _one(
     return spent[-1], metric[-1], run.facts.label, colour
 
 
-def _how_many(runs: list[Summary]) -> str:
-    """What a line is, so that nobody takes it for a mean."""
+def _how_many(runs: list[Summary], private: int) -> str:
+    """What a line is, so that nobody takes it for a mean; how many are not drawn."""
+    hidden = f"; of {private} with differential privacy no bytes are known" if private else ""
     if any(run.band for run in runs):
-        return "a line is the mean over a run's seeds, its band Student's 95 % interval"
+        return "a line is the mean over a run's seeds, its band Student's 95 % interval" + hidden
     seeds = sorted({run.facts.seed for run in runs})
-    return f"a line is one run, seed {seeds[0]}" if len(seeds) == 1 else "a line is one run of one seed"
+    one = f"a line is one run, seed {seeds[0]}" if len(seeds) == 1 else "a line is one run of one seed"
+    return one + hidden

@@ -48,6 +48,11 @@ class Ran(msgspec.Struct, frozen=True):
         return bool(self.config.get("validation"))
 
     @property
+    def private(self) -> bool:
+        """Whether it has differential privacy: such a run tells neither bytes nor seconds."""
+        return "dp_noise" in self.config
+
+    @property
     def last(self) -> Metrics:
         """All metrics of the last evaluation."""
         return self.curve[max(self.curve)] if self.curve else {}

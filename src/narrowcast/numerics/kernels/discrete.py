@@ -32,7 +32,7 @@ def _below(words, at, bound):
 @njit(inline="always")
 def _coin(words, at, a, b):
     """(heads, with probability exp(-a/b), 0 <= a <= b < 2^57; where the next word is)."""
-    k = np.int64(1)
+    k = np.int64(2 if a == b else 1)  # in [0, b) every number is below b: no word is asked
     while True:
         u, at = _below(words, at, k * b)
         if at > words.size:
@@ -54,37 +54,52 @@ def _kept(words, at, y, s):
     return _coin(words, at, a, b)
 
 
-@njit(nogil=True, cache=True)
-def gaussian(words, s, out, done):
-    """Fill out (int64) from index `done` on; how many are done when the words run out."""
-    at = 0
-    while done < out.size:
+@njit(inline="always")
+def _one(words, at, s):
+    """(one of them, where the next word is)."""
+    while True:
         u, at = _below(words, at, s)
         if at > words.size:
-            return done
+            return np.int64(0), at
         heads, at = _coin(words, at, u, s)
         if at > words.size:
-            return done
+            return np.int64(0), at
         if not heads:
             continue
         v = np.int64(0)
         while True:
             heads, at = _coin(words, at, np.int64(1), np.int64(1))
             if at > words.size:
-                return done
+                return np.int64(0), at
             if not heads:
                 break
             v += 1
         sign, at = _below(words, at, np.int64(2))
         if at > words.size:
-            return done
+            return np.int64(0), at
         y = u + s * v
         if v >= FARTHEST - 1 or (sign == 1 and y == 0):  # zero would be drawn twice
             continue
         heads, at = _kept(words, at, y, s)
         if at > words.size:
-            return done
+            return np.int64(0), at
         if heads:
-            out[done] = -y if sign == 1 else y
-            done += 1
-    return done
+            return -y if sign == 1 else y, at
+
+
+@njit(nogil=True, cache=True)
+def gaussian(words, s, out, done):
+    """Fill out (int64) from index `done` on; (how many are done, words used) when it is full or words end.
+
+    A number that the words end in the middle of has used none: it must be drawn from the same words and more.
+    With others in their place, numbers that take many words would be drawn less often than they should.
+    """
+    at = used = 0
+    while done < out.size:
+        y, at = _one(words, at, s)
+        if at > words.size:
+            break
+        out[done] = y
+        done += 1
+        used = at
+    return done, used

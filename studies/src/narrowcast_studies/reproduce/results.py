@@ -17,12 +17,16 @@ from narrowcast_studies.reproduce.experiment import Experiment
 
 
 def keep(rows: list[Known], folder: Path) -> None:
-    """runs.jsonl: every run that came to its end, of rows that are not complete too; to go on from it."""
+    """runs.jsonl: every run that came to its end, of rows that are not complete too; to go on from it.
+
+    Such a row keeps all the lines that it has: it may not have come to ask for them yet.
+    """
     lines: dict[bytes, bytes] = {}  # a tuning run that rows share is the first one's
-    for row in rows:
-        for run in row.runs:
-            nameless, named = (replace(run, row=name) for name in ("", row.row.name))
-            lines.setdefault(ran.to_line(nameless), ran.to_line(named))
+    waiting = {row.row.name for row in rows if row.outcome is None}
+    there = [(run.row, run) for run in ran.read(folder / RUNS) if run.row in waiting]
+    for name, run in [(row.row.name, run) for row in rows for run in row.runs] + there:
+        nameless, named = (ran.to_line(replace(run, row=word)) for word in ("", name))
+        lines.setdefault(nameless, named)
     if lines:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / RUNS, b"\n".join(lines.values()) + b"\n")
@@ -43,7 +47,9 @@ def write(experiment: Experiment, rows: list[Known], folder: Path, command: str)
     page = table.markdown(experiment.study, outcomes, command, files.commit() or "unknown", missing)
     pictures = "".join(f"\n![{Path(name).stem}]({name})\n" for name in drawn)
     spent = sum(run.seconds for o in outcomes for run in o.runs)
-    page += f"{pictures}\nThe final runs took {format_seconds(spent)} of one core together.\n"
+    hidden = sum(run.private for o in outcomes for run in o.runs)
+    but = f", without the {hidden} that are private and tell no times" if hidden else ""
+    page += f"{pictures}\nThe final runs took {format_seconds(spent)} of one core together{but}.\n"
     write_atomically(folder / PAGE, page.encode())
     write_atomically(folder / TABLE, table.as_csv(outcomes).encode())
     return page

@@ -54,7 +54,7 @@ def _share(tuning: bool) -> float:
 
 
 def _timed(runs: Sequence[Ran]) -> list[Ran]:
-    return [run for run in runs if run.epochs]
+    return [run for run in runs if run.epochs and not run.private]  # those tell no times
 
 
 def _epochs(config: RunConfig, runs: list[Ran]) -> float:

@@ -23,7 +23,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Line:
-    """A row over its seeds. Bytes and seconds are means of a run."""
+    """A row over its seeds. Bytes and seconds are means of a run, nan of private ones, which tell neither."""
 
     name: str
     method: str
@@ -49,7 +49,7 @@ class Line:
 
 def size(count: float) -> str:
     """Bytes of a run; a private one tells none."""
-    return format_bytes(count) if count else "-"
+    return format_bytes(count) if count > 0 else "-"
 
 
 def standard_error(values: list[float]) -> float:
@@ -64,11 +64,14 @@ def lines(outcomes: list[Outcome]) -> list[Line]:
 def all_lines(outcomes: list[Outcome]) -> list[Line]:
     """And those that diverged at every rate, or with every seed."""
     plain = [_bytes(o) for o in outcomes if o.runs and o.row.config.method == "uncompressed"]
-    return [_line(o, max(plain, key=sum, default=None)) for o in outcomes]
+    told = [both for both in plain if not math.isnan(sum(both))]
+    return [_line(o, max(told, key=sum, default=None)) for o in outcomes]
 
 
 def _bytes(o: Outcome) -> tuple[float, float]:
-    return _mean([run.bytes_up for run in o.runs]), _mean([run.bytes_down for run in o.runs])
+    """Up and down, of runs that tell them: what private ones hide is not nothing."""
+    told = [run for run in o.runs if not run.private]
+    return _mean([run.bytes_up for run in told]), _mean([run.bytes_down for run in told])
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -87,8 +90,8 @@ def _line(o: Outcome, against: tuple[float, float] | None) -> Line:
         diverged=o.diverged.get(o.rate, 0) if o.rate is not None else 0,
         up=up,
         down=down,
-        seconds=_mean([run.seconds for run in o.runs]),
-        ratio=Compression(against[0] / up, against[1] / down) if against and o.runs and up and down else None,
+        seconds=_mean([run.seconds for run in o.runs if not run.private]),
+        ratio=Compression(against[0] / up, against[1] / down) if against and up > 0 and down > 0 else None,
     )
 
 
@@ -136,9 +139,9 @@ def _tuning(t: Tuning, outcomes: list[Outcome], metric: str) -> list[str]:
 
 
 def _earlier(outcomes: list[Outcome]) -> str:
-    """Rows whose rate another study tuned."""
+    """Rows whose rate is from elsewhere: another study of this task, or what the file says of it."""
     names = [o.row.name for o in outcomes if o.row.tuned]
-    return f" Tuned so in another experiment of this task: {', '.join(names)}." * bool(names)
+    return f" At the rate that the file says, without a search here: {', '.join(names)}." * bool(names)
 
 
 def _untrained(outcomes: list[Outcome], metric: str) -> str:
