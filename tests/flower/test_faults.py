@@ -15,9 +15,9 @@ pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 import faulty_app
 from fake_grid import FakeGrid
 from flower_runs import TOPK, app, assert_equal_thetas, begun, finish, is_free, noted, rounds, table, until
+from forking_fleet import ForkingFleet
 from narrowcast.flower import FleetSettings, client_app, fleet
 from narrowcast.flower.federation import Federation
-from narrowcast.flower.local_fleet import LocalFleet
 from narrowcast.flower.security import certify, make_key
 from narrowcast.flower.settings import run_settings
 from narrowcast.rounds.records import RoundRecord
@@ -77,7 +77,7 @@ class Liar:
 def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liar]:
     folder = tmp_path_factory.mktemp("liar")
     faults = " ".join(f"{round}:{fault}" for round, fault in FAULTS.items())
-    with pytest.MonkeyPatch.context() as patch, LocalFleet(folder / "fleet") as fleet:
+    with pytest.MonkeyPatch.context() as patch, ForkingFleet(folder / "fleet") as fleet:
         patch.setenv("OMP_NUM_THREADS", "1")
         fleet.start_node(0, 2, notes=str(folder / "notes"))
         fleet.start_node(1, 2, notes=str(folder / "notes"), faults=faults, late=130.0)
@@ -136,7 +136,7 @@ def test_nodes_killed_in_the_middle_of_a_round_come_back(method: str, tmp_path: 
     notes, run = tmp_path / "notes", tmp_path / "run"
     shelf = {1: {"narrowcast-folder": str(tmp_path / "shelf")}}
     slow = {0: {}, 1: {"faults": "*:sleep", "late": 15.0}, 2: {"faults": "*:sleep", "late": 15.0}}
-    with LocalFleet(tmp_path / "fleet") as fleet:
+    with ForkingFleet(tmp_path / "fleet") as fleet:
         nodes = [
             fleet.start_node(part, 3, notes=str(notes), **slow[part], **shelf.get(part, {}))
             for part in range(3)
@@ -175,7 +175,7 @@ def test_a_killed_superlink_goes_on_to_the_same_model(method: str, tmp_path: Pat
     """The run is submitted again with the same folder; then once more from the start, undisturbed."""
     more = TOPK if method == "topk" else {"optimiser": "momentum"}
     notes, run, quiet = tmp_path / "notes", tmp_path / "run", tmp_path / "quiet"
-    with LocalFleet(tmp_path / "fleet", certify(tmp_path / "secrets"), authenticate=True) as fleet:
+    with ForkingFleet(tmp_path / "fleet", certify(tmp_path / "secrets"), authenticate=True) as fleet:
         for part in range(2):
             key = make_key(tmp_path / "secrets" / f"node{part}")
             fleet.register(key)
@@ -205,7 +205,7 @@ def test_a_killed_superlink_goes_on_to_the_same_model(method: str, tmp_path: Pat
 
 def test_a_newcomer_in_the_middle_of_time_varying_training(tmp_path: Path) -> None:
     notes, run = tmp_path / "notes", tmp_path / "run"
-    with LocalFleet(tmp_path / "fleet") as fleet:
+    with ForkingFleet(tmp_path / "fleet") as fleet:
         fleet.start_node(0, 2, notes=str(notes))
         submitted = fleet.run(app(tmp_path, rounds=9, min_clients=3, refresh="1"))
         until(lambda: rounds(run) >= 3, "round 3")
