@@ -18,9 +18,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from narrowcast.flower.local_fleet import LocalFleet
+from narrowcast.numerics import keyed
+from narrowcast.numerics.keyed import Purpose
 
 EXEC = "flower-superexec"
-POLL_SECONDS = 0.1  # how often a SuperExec looks for work; Flower's own: 1
+POLL_SECONDS = 0.5  # how often a SuperExec looks for work; Flower's own: 1
 IMPORTED = ("flower.client", "flower.server", "runs.runner", "tasks.digits")
 COMMANDS = ("flwr-clientapp", "flwr-serverapp")
 
@@ -50,6 +52,7 @@ def superexec() -> None:
     for module in IMPORTED:
         importlib.import_module(f"narrowcast.{module}")
     importlib.import_module("torch._dynamo")  # which torch.optim imports when it is first used
+    keyed.derive(1, Purpose.ROUTE)  # numba takes a second for its first kernel
     assert threading.active_count() == 1, f"{threading.enumerate()}: what a fork would leave without a word"
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:

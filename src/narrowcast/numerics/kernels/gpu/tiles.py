@@ -52,8 +52,9 @@ def expand(out, base, xs, metas, d, tiles, half, mask, K, n: tl.constexpr):
     row = strip * 64 + tl.arange(0, 64)
     t = tl.minimum(strip * T + tl.arange(0, T), tiles - 1)
     halves = strip * 64 + 32 * tl.arange(0, 2)
-    at = row[:, None] * 64 + lane
-    there = None if n == 64 else (row < tiles * n)[:, None]
+    at = tl.arange(0, 64)[:, None] * 64 + lane
+    there = None if n == 64 else (tl.arange(0, 64) < tiles * n - strip * 64)[:, None]
+    out, base = out + strip * 4096, base + strip * 4096
     total = tl.load(base + at, there)
     for k in range(K):
         meta, x = metas + k * META, xs + tl.cast(k, tl.int64) * (d + 64 * n)
