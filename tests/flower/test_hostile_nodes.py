@@ -3,6 +3,7 @@
 import logging
 import time
 import tracemalloc
+from functools import partial
 
 import msgspec
 import pytest
@@ -12,12 +13,14 @@ pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 from flwr.app import ConfigRecord, RecordDict
 
 from fake_grid import FakeGrid
-from federations import ROUNDS, edited, federation, impatient, settings, whole  # noqa: F401
+from federations import PATIENT, ROUNDS, edited, federation, impatient, settings, whole  # noqa: F401
 from narrowcast.errors import ConfigError, Diverged
 from narrowcast.flower import FleetSettings, client_app
+from narrowcast.flower.federation import Federation
 from narrowcast.flower.messages import Answer, Have, Here, Upload, pack, unpack
 from narrowcast.methods import METHODS
 from narrowcast.rounds.norms import KEPT, NormBound
+from narrowcast.rounds.rates import _Trials
 from narrowcast.wire import messages as wire
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -325,3 +328,18 @@ def test_a_loss_that_no_sum_would_survive_is_refused(said: float) -> None:
     assert (record.clients, record.dropped) == (10, {"refused": 2})
     assert record.loss is not None
     assert 0 < record.loss < 10
+
+
+def test_one_clients_word_on_its_loss_does_not_choose_the_rate() -> None:
+    """`lr = auto` on a fleet is found by trials, which are compared by what clients lost in them."""
+    config = settings("static", cohort=12)
+    scores = []
+    for lies in (False, True):
+        run, grid = whole(config)
+        if lies:
+            grid.lie = lambda node, records: (
+                pack(_says(unpack(records, Answer), -1e17)) if node == 103 else records
+            )
+        begin = partial(Federation, run.task, run.method, grid=grid, settings=PATIENT)
+        scores.append(_Trials(run.plan, begin, 20, None).score(0.5))
+    assert scores[1] == pytest.approx(scores[0], rel=0.2)
