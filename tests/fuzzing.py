@@ -103,8 +103,8 @@ def fuzz(count: int, seed: int, folder: Path) -> dict[str, tuple[int, int]]:
     all_targets = targets(folder)
     for number, target in enumerate(all_targets):
         dice, used, refused = random.Random(f"{seed} {target.name}"), 0, 0
-        for data in target.corpus:
-            _try(target, data)
+        taken = [_try(target, data) for data in target.corpus]
+        assert any(taken), f"{target.name}: refuses its own messages, so that mutated ones say nothing"
         records.reset_peak_memory()
         before = records.peak_memory()
         share = count * (number + 1) // len(all_targets) - count * number // len(all_targets)
