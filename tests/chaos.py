@@ -106,7 +106,8 @@ class Fleet(ForkingFleet):
             return
         self.kill(self.superlink)
         for method, run in self.runs.items():
-            self.kill(self.submitted[method])
+            if self.submitted[method].poll() is None:
+                self.kill(self.submitted[method])
             until(lambda run=run: is_free(run), f"the end of {method}'s ServerApp, which was killed")
         self.superlink = self.start_superlink()
         self.submitted |= {method: self.submit(method) for method in self.going()}

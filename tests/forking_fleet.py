@@ -7,15 +7,20 @@ starts no thread; that child forks the process of each task. All of them are its
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import os
 import signal
 import socket
 import sys
 import threading
+import traceback
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 from narrowcast.flower.local_fleet import LocalFleet
 from narrowcast.numerics import keyed
@@ -59,7 +64,7 @@ def superexec() -> None:
         here.close()
         if words := _forked(there):
             sys.argv = words
-            sys.exit(mains[words[0]]())
+            _leave_after(mains[words[0]])
         return
     there.close()
     forks = SimpleNamespace(Popen=lambda words, **_: here.send("\0".join(words).encode()), DEVNULL=None)
@@ -67,9 +72,28 @@ def superexec() -> None:
     flower_superexec()
 
 
+def _leave_after(main: Callable[[], object]) -> NoReturn:
+    """Run it as a script, and end without tidying memory up: what is shared with others would be copied."""
+    code = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]  # threads that are no daemons come to their end
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 def _forked(orders: socket.socket) -> list[str] | None:
     """The words of its task, in a process forked for it; None in the one that forks, once no more come."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    gc.freeze()  # a collection would write to what is shared
     while data := orders.recv(1 << 16):
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
