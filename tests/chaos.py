@@ -89,10 +89,12 @@ class Fleet(ForkingFleet):
             if seen != (seen := sum(map(rounds, self.runs.values()))):
                 last = time.monotonic()
             for method in self.going():
-                ended = self.submitted[method].poll() is not None
-                assert not ended or self.kind == "server", self.log(f"run-{method}")[-5000:]
-                if ended:  # the run went down with its SuperLink
-                    self.submitted[method] = self.submit(method)
+                run = self.runs[method]
+                if self.submitted[method].poll() is None or (run.is_dir() and not is_free(run)):
+                    continue  # a stream of a log may end before its run
+                if not run_folder.finished(run):
+                    assert self.kind == "server", self.log(f"run-{method}")[-5000:]
+                    self.submitted[method] = self.submit(method)  # it went down with its SuperLink
             assert time.monotonic() < last + PATIENCE, "\n".join(
                 self.log(f"run-{method}")[-2000:] for method in self.going()
             )

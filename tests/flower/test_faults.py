@@ -14,7 +14,19 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 import faulty_app
 from fake_grid import FakeGrid
-from flower_runs import TOPK, app, assert_equal_thetas, begun, finish, is_free, noted, rounds, table, until
+from flower_runs import (
+    TOPK,
+    app,
+    assert_equal_thetas,
+    begun,
+    finish,
+    held,
+    is_free,
+    noted,
+    rounds,
+    table,
+    until,
+)
 from forking_fleet import ForkingFleet
 from narrowcast.flower import FleetSettings, client_app, fleet
 from narrowcast.flower.federation import Federation
@@ -135,7 +147,11 @@ def test_nodes_killed_in_the_middle_of_a_round_come_back(method: str, tmp_path: 
     more = {"rounds": 10, "min_clients": 2, "timeout": 300.0, **(TOPK if method == "topk" else {})}
     notes, run = tmp_path / "notes", tmp_path / "run"
     shelf = {1: {"narrowcast-folder": str(tmp_path / "shelf")}}
-    slow = {0: {}, 1: {"faults": "*:sleep", "late": 15.0}, 2: {"faults": "*:sleep", "late": 15.0}}
+    slow = {
+        0: {"faults": "*:wait"},
+        1: {"faults": "*:sleep", "late": 15.0},
+        2: {"faults": "*:sleep", "late": 15.0},
+    }
     with ForkingFleet(tmp_path / "fleet") as fleet:
         nodes = [
             fleet.start_node(part, 3, notes=str(notes), **slow[part], **shelf.get(part, {}))
@@ -146,8 +162,10 @@ def test_nodes_killed_in_the_middle_of_a_round_come_back(method: str, tmp_path: 
         killed = begun(notes, 1)[-1]
         for part in (1, 2):
             fleet.kill(nodes[part])
-        for part in (1, 2):
-            fleet.start_node(part, 3, notes=str(notes), **shelf.get(part, {}))
+        until(lambda: rounds(run) > killed, "the end of that round")
+        with held(fleet, run, notes, 1, 2):
+            for part in (1, 2):
+                fleet.start_node(part, 3, notes=str(notes), **shelf.get(part, {}))
         done = finish(fleet, run, submitted)
         log = fleet.log("run")
     assert (done[killed].clients, done[killed].dropped) == (2, {"no answer": 4})
@@ -206,10 +224,11 @@ def test_a_killed_superlink_goes_on_to_the_same_model(method: str, tmp_path: Pat
 def test_a_newcomer_in_the_middle_of_time_varying_training(tmp_path: Path) -> None:
     notes, run = tmp_path / "notes", tmp_path / "run"
     with ForkingFleet(tmp_path / "fleet") as fleet:
-        fleet.start_node(0, 2, notes=str(notes))
-        submitted = fleet.run(app(tmp_path, rounds=9, min_clients=3, refresh="1"))
+        fleet.start_node(0, 2, notes=str(notes), faults="*:wait")
+        submitted = fleet.run(app(tmp_path, rounds=9, min_clients=3, refresh="1", timeout=600.0))
         until(lambda: rounds(run) >= 3, "round 3")
-        fleet.start_node(1, 2, notes=str(notes))
+        with held(fleet, run, notes, 1):
+            fleet.start_node(1, 2, notes=str(notes))
         done = finish(fleet, run, submitted)
         log = fleet.log("run")
     came = next(r for r in done if r.clients == 6)
