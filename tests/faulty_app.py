@@ -2,6 +2,8 @@
 
 A copy goes into the app's folder, for nodes are processes of their own. The node's config says where to take
 notes (`notes`, a folder) and what to do wrong in which round (`faults`, "1:exception 4:nan", or "*:sleep").
+One that waits ("*:wait") does not answer in a round while the file `hold` among the notes names it or an
+earlier one: so a test lets others come, however long they take.
 """
 
 from __future__ import annotations
@@ -81,6 +83,7 @@ def misbehave(
     folder.mkdir(parents=True, exist_ok=True)
     _notes = folder / f"node-{part}.thetas"
     if message.metadata.message_type != MessageType.TRAIN:
+        _note(folder / f"node-{part}.asked", str(message.metadata.message_type))
         return call_next(message, context)
     round = wire.decode(unpack(message.content, Order).down).round
     _note(folder / f"node-{part}.begun", str(round))
@@ -90,6 +93,8 @@ def misbehave(
         raise RuntimeError("the disk is full")
     if fault == "sleep":
         time.sleep(float(config.get("late", LATE)))
+    while fault == "wait" and _held(folder / "hold", round):
+        time.sleep(0.2)
     reply = call_next(message, context)
     answer, first = unpack(reply.content, Answer), folder / f"node-{part}.answer"
     if answer.uploads and not first.exists():
@@ -151,6 +156,13 @@ def forged(data: bytes, edit: Callable[[wire.Message], wire.Message], round: exc
     route = next(r for r in range(64) if wire.check(honest, round.run, round.digest, r) == honest.check)
     message = edit(honest)
     return wire.encode(_replace(message, check=wire.check(message, round.run, round.digest, route)))
+
+
+def _held(path: Path, round: int) -> bool:
+    try:
+        return int(path.read_text() or 0) <= round
+    except FileNotFoundError:
+        return False
 
 
 def _digest(theta: Any) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import faulty_app
@@ -75,6 +76,30 @@ def begun(notes: Path, part: int) -> list[int]:
     """The rounds in which a node has begun to work."""
     path = notes / f"node-{part}.begun"
     return [int(line) for line in path.read_text().split()] if path.is_file() else []
+
+
+@contextmanager
+def held(fleet: LocalFleet, run: Path, notes: Path, *parts: int) -> Iterator[None]:
+    """Start these nodes in here: one that waits (`faulty_app`) holds the rounds up until they are asked."""
+    hold, first = notes / "hold", rounds(run) + 1
+
+    def begin(round: int) -> None:
+        files.write_atomically(hold, str(round).encode())
+
+    def said(part: int) -> int:
+        return fleet.log(f"node-{part}").count("SuperNode ID")
+
+    def asked(part: int) -> int:
+        path = notes / f"node-{part}.asked"
+        return len(path.read_text().splitlines()) if path.is_file() else 0
+
+    before = {part: (said(part), asked(part)) for part in parts}
+    begin(first)
+    yield
+    until(lambda: all(said(part) > before[part][0] for part in parts), "the nodes at the SuperLink")
+    begin(first + 1)  # at whose beginning they are asked
+    until(lambda: all(asked(part) > before[part][1] for part in parts), "the nodes' answers")
+    hold.unlink()
 
 
 def assert_equal_thetas(run: Path, notes: Path) -> dict[int, dict[int, str]]:

@@ -14,10 +14,22 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 import faulty_app
 from fake_grid import FakeGrid
-from flower_runs import TOPK, app, assert_equal_thetas, begun, finish, is_free, noted, rounds, table, until
+from flower_runs import (
+    TOPK,
+    app,
+    assert_equal_thetas,
+    begun,
+    finish,
+    held,
+    is_free,
+    noted,
+    rounds,
+    table,
+    until,
+)
+from forking_fleet import ForkingFleet
 from narrowcast.flower import FleetSettings, client_app, fleet
 from narrowcast.flower.federation import Federation
-from narrowcast.flower.local_fleet import LocalFleet
 from narrowcast.flower.security import certify, make_key
 from narrowcast.flower.settings import run_settings
 from narrowcast.rounds.records import RoundRecord
@@ -77,7 +89,7 @@ class Liar:
 def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liar]:
     folder = tmp_path_factory.mktemp("liar")
     faults = " ".join(f"{round}:{fault}" for round, fault in FAULTS.items())
-    with pytest.MonkeyPatch.context() as patch, LocalFleet(folder / "fleet") as fleet:
+    with pytest.MonkeyPatch.context() as patch, ForkingFleet(folder / "fleet") as fleet:
         patch.setenv("OMP_NUM_THREADS", "1")
         fleet.start_node(0, 2, notes=str(folder / "notes"))
         fleet.start_node(1, 2, notes=str(folder / "notes"), faults=faults, late=130.0)
@@ -135,8 +147,12 @@ def test_nodes_killed_in_the_middle_of_a_round_come_back(method: str, tmp_path: 
     more = {"rounds": 10, "min_clients": 2, "timeout": 300.0, **(TOPK if method == "topk" else {})}
     notes, run = tmp_path / "notes", tmp_path / "run"
     shelf = {1: {"narrowcast-folder": str(tmp_path / "shelf")}}
-    slow = {0: {}, 1: {"faults": "*:sleep", "late": 15.0}, 2: {"faults": "*:sleep", "late": 15.0}}
-    with LocalFleet(tmp_path / "fleet") as fleet:
+    slow = {
+        0: {"faults": "*:wait"},
+        1: {"faults": "*:sleep", "late": 15.0},
+        2: {"faults": "*:sleep", "late": 15.0},
+    }
+    with ForkingFleet(tmp_path / "fleet") as fleet:
         nodes = [
             fleet.start_node(part, 3, notes=str(notes), **slow[part], **shelf.get(part, {}))
             for part in range(3)
@@ -146,8 +162,10 @@ def test_nodes_killed_in_the_middle_of_a_round_come_back(method: str, tmp_path: 
         killed = begun(notes, 1)[-1]
         for part in (1, 2):
             fleet.kill(nodes[part])
-        for part in (1, 2):
-            fleet.start_node(part, 3, notes=str(notes), **shelf.get(part, {}))
+        until(lambda: rounds(run) > killed, "the end of that round")
+        with held(fleet, run, notes, 1, 2):
+            for part in (1, 2):
+                fleet.start_node(part, 3, notes=str(notes), **shelf.get(part, {}))
         done = finish(fleet, run, submitted)
         log = fleet.log("run")
     assert (done[killed].clients, done[killed].dropped) == (2, {"no answer": 4})
@@ -175,7 +193,7 @@ def test_a_killed_superlink_goes_on_to_the_same_model(method: str, tmp_path: Pat
     """The run is submitted again with the same folder; then once more from the start, undisturbed."""
     more = TOPK if method == "topk" else {"optimiser": "momentum"}
     notes, run, quiet = tmp_path / "notes", tmp_path / "run", tmp_path / "quiet"
-    with LocalFleet(tmp_path / "fleet", certify(tmp_path / "secrets"), authenticate=True) as fleet:
+    with ForkingFleet(tmp_path / "fleet", certify(tmp_path / "secrets"), authenticate=True) as fleet:
         for part in range(2):
             key = make_key(tmp_path / "secrets" / f"node{part}")
             fleet.register(key)
@@ -205,11 +223,12 @@ def test_a_killed_superlink_goes_on_to_the_same_model(method: str, tmp_path: Pat
 
 def test_a_newcomer_in_the_middle_of_time_varying_training(tmp_path: Path) -> None:
     notes, run = tmp_path / "notes", tmp_path / "run"
-    with LocalFleet(tmp_path / "fleet") as fleet:
-        fleet.start_node(0, 2, notes=str(notes))
-        submitted = fleet.run(app(tmp_path, rounds=9, min_clients=3, refresh="1"))
+    with ForkingFleet(tmp_path / "fleet") as fleet:
+        fleet.start_node(0, 2, notes=str(notes), faults="*:wait")
+        submitted = fleet.run(app(tmp_path, rounds=9, min_clients=3, refresh="1", timeout=600.0))
         until(lambda: rounds(run) >= 3, "round 3")
-        fleet.start_node(1, 2, notes=str(notes))
+        with held(fleet, run, notes, 1):
+            fleet.start_node(1, 2, notes=str(notes))
         done = finish(fleet, run, submitted)
         log = fleet.log("run")
     came = next(r for r in done if r.clients == 6)

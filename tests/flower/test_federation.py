@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 
+import msgspec
 import pytest
 import torch
 
@@ -323,6 +324,11 @@ def test_an_order_for_a_stranger_is_refused_by_the_node() -> None:
     message.metadata.__dict__["_message_id"] = "x"
     with pytest.raises(wire.WireError, match="not here"):
         grid.app(message, grid.contexts[105])
+    for field in ("counted", "kept"):
+        message = Message(pack(msgspec.structs.replace(order, **{field: []})), 100, MessageType.TRAIN)
+        message.metadata.__dict__["_message_id"] = "x"
+        with pytest.raises(wire.WireError, match="of others what was counted"):
+            grid.app(message, grid.contexts[order.clients[0] + 100])
 
 
 def test_uniform_sampling_draws_from_whoever_is_present_and_obeys_participation() -> None:

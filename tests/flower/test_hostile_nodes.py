@@ -3,6 +3,7 @@
 import logging
 import time
 import tracemalloc
+from functools import partial
 
 import msgspec
 import pytest
@@ -12,12 +13,14 @@ pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 from flwr.app import ConfigRecord, RecordDict
 
 from fake_grid import FakeGrid
-from federations import edited, federation, impatient, settings, whole  # noqa: F401
+from federations import PATIENT, ROUNDS, edited, federation, impatient, settings, whole  # noqa: F401
 from narrowcast.errors import ConfigError, Diverged
 from narrowcast.flower import FleetSettings, client_app
+from narrowcast.flower.federation import Federation
 from narrowcast.flower.messages import Answer, Have, Here, Upload, pack, unpack
 from narrowcast.methods import METHODS
 from narrowcast.rounds.norms import KEPT, NormBound
+from narrowcast.rounds.rates import _Trials
 from narrowcast.wire import messages as wire
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -291,3 +294,52 @@ def test_clients_whose_losses_are_not_finite_end_the_run_with_advice() -> None:
         for _ in run:
             pass
     assert run.round == 5
+
+
+@pytest.mark.parametrize(("said", "when"), [(1e17, ROUNDS - 1), (1e-30, 0), (1e17, 0)])
+def test_one_clients_word_on_its_loss_decides_nothing(said: float, when: int) -> None:
+    """Where the server has no data, clients' losses are what it goes by: as far as most of them agree."""
+    config = settings("static", cohort=12, lr=0.01)
+    honest, _ = whole(config)
+    run, grid = whole(config)
+    for driver in (run, honest):
+        driver.task.evaluate = lambda theta: {}  # type: ignore[method-assign]
+    grid.lie = lambda node, records: (
+        pack(_says(unpack(records, Answer), said)) if node == 103 and run.round == when else records
+    )
+    *_, last = run  # without Diverged
+    *_, expected = honest
+    assert torch.equal(run.theta, honest.theta)
+    for found, right in ((run.first, honest.first), (run.typical(last), honest.typical(expected))):
+        assert found == pytest.approx(right, rel=0.5)
+
+
+def _says(answer: Answer, loss: float) -> Answer:
+    return Answer(answer.have, [Upload(u.client, u.data, loss) for u in answer.uploads])
+
+
+@pytest.mark.parametrize("said", [1e308, -1e308, float("nan"), float("inf")])
+def test_a_loss_that_no_sum_would_survive_is_refused(said: float) -> None:
+    run, grid = whole(settings("static", cohort=12, weighting="examples"))
+    grid.lie = lambda node, records: (
+        pack(_says(unpack(records, Answer), said)) if node in (103, 104) else records
+    )
+    record = run.step()
+    assert (record.clients, record.dropped) == (10, {"refused": 2})
+    assert record.loss is not None
+    assert 0 < record.loss < 10
+
+
+def test_one_clients_word_on_its_loss_does_not_choose_the_rate() -> None:
+    """`lr = auto` on a fleet is found by trials, which are compared by what clients lost in them."""
+    config = settings("static", cohort=12)
+    scores = []
+    for lies in (False, True):
+        run, grid = whole(config)
+        if lies:
+            grid.lie = lambda node, records: (
+                pack(_says(unpack(records, Answer), -1e17)) if node == 103 else records
+            )
+        begin = partial(Federation, run.task, run.method, grid=grid, settings=PATIENT)
+        scores.append(_Trials(run.plan, begin, 20, None).score(0.5))
+    assert scores[1] == pytest.approx(scores[0], rel=0.2)

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 pytest.importorskip("dp_accounting", reason="needs the extra narrowcast[privacy]")
 from flower_runs import finish, is_free, rounds, table, until
+from forking_fleet import ForkingFleet
 from narrowcast.flower.demo import write_app
 from narrowcast.flower.local_fleet import LocalFleet
 from narrowcast.privacy.ledger import Ledger
@@ -58,7 +59,7 @@ def test_a_private_run_on_real_processes(tmp_path: Path) -> None:
 @pytest.mark.xdist_group("flower")
 def test_node_and_server_killed_release_every_round_once(tmp_path: Path) -> None:
     run, made = tmp_path / "run", app(tmp_path, rounds=8, min_clients=3, timeout=300.0)
-    with LocalFleet(tmp_path / "fleet") as fleet:
+    with ForkingFleet(tmp_path / "fleet") as fleet:
         nodes = [fleet.start_node(part, 2) for part in range(2)]
         fleet.run(made)
         until(lambda: rounds(run) >= 1, "the first round")

@@ -224,6 +224,10 @@ class Federation(Training):
             if record.metrics or self.aggregate.discreet:
                 self._proven()
 
+    def typical(self, record: RoundRecord) -> float | None:
+        """The median: that of one who lies, about its training or its held-out examples, moves no verdict."""
+        return None if record.loss is None else self._asked.uploads.typical
+
     def judge(self, record: RoundRecord) -> None:
         try:
             super().judge(record)

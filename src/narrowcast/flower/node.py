@@ -85,6 +85,8 @@ class Node:
         """The uploads of the clients that the order names."""
         if strangers := set(order.clients) - set(self.hosted.clients):
             raise WireError(f"an order for clients {sorted(strangers)[:5]}, who are not here")
+        if not len(order.clients) == len(order.counted) == len(order.kept):
+            raise WireError(f"an order for {len(order.clients)} clients says of others what was counted")
         try:
             model, theta, round = self._received(order)
         except _Lacking as lacking:

@@ -6,9 +6,9 @@ and decoded it may be thirty times that.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from narrowcast.aggregates.base import Aggregate
@@ -22,6 +22,7 @@ from narrowcast.wire.formats import FormatError
 from narrowcast.wire.messages import Payload, WireError
 
 OVERHEAD = 1024  # bytes of an answer, and of each upload in it, beside the core's messages
+MAX_LOSS = 2.0**128  # beyond every float32: sums of these stay finite
 Drop = Callable[[str, list[int], str], None]  # (why, who, in detail)
 
 
@@ -52,7 +53,8 @@ class Uploads:
         self.round, self.weights, self.drop = round, weights, drop
         self.bound = OVERHEAD + method.upload_bound(D)  # bytes of one
         self.bytes = self.lost = 0
-        self.losses = 0.0
+        self.losses = 0.0  # summed by weight
+        self.typical: float | None = None  # loss: of those counted, the median
         self.counted: list[int] = []  # in the order of their numbers
         self._updates: dict[int, Update] = {}
         self._not_finite = self._refused = 0
@@ -81,7 +83,7 @@ class Uploads:
 
     @own_settings()
     def _read(self, upload: Upload) -> Update:
-        if not upload.data or not math.isfinite(upload.loss):
+        if not upload.data or not abs(upload.loss) <= MAX_LOSS:
             self._not_finite += 1
             raise WireError(upload.why or f"its loss is {upload.loss}")
         if len(upload.data) > self.bound:
@@ -107,5 +109,7 @@ class Uploads:
             self.counted.append(client)
             self.losses += weight * update.loss
             self.lost += update.lost
+        if self.counted:
+            self.typical = median(self._updates[client].loss for client in self.counted)
         norms.learn([update.norm for update in self._updates.values()], limit)
         return acc

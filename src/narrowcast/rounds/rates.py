@@ -213,7 +213,7 @@ class _Trials:
         self.rounds += 1
         self.up += record.up
         self.down += record.down
-        return record.loss
+        return training.typical(record)
 
 
 def _norm(x: Tensor) -> float:

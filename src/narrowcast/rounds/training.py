@@ -127,7 +127,7 @@ class Training(ABC):
     def close(self, acc: Accumulator, record: RoundRecord) -> None:
         """The server's step with what was collected; after the last one, whether it came to anything."""
         if not self.aggregate.discreet:  # else what clients lost is not to be known
-            self.first = record.loss if self.first is None else self.first
+            self.first = self.typical(record) if self.first is None else self.first
         self.advance(acc, record)
         if self.round == self.rounds:
             self.judge(record)
@@ -168,13 +168,17 @@ class Training(ABC):
         """The model as it is now, on data that the server has; a driver may ask the clients too."""
         record.metrics = self.task.evaluate(self._theta)
 
+    def typical(self, record: RoundRecord) -> float | None:
+        """The clients' loss by which a run is judged; a driver whose clients may lie need not believe all."""
+        return record.loss
+
     def judge(self, record: RoundRecord) -> None:
         """Diverged, where the run has ended in finite nonsense (`ends`).
 
         Without data at the server, the clients' losses are all there is to go by.
         """
         here = "loss" in record.metrics
-        after = record.metrics if here else {"loss": record.loss} | record.node_metrics
+        after = record.metrics if here else {"loss": self.typical(record)}
         known = {name: value for name, value in after.items() if value is not None}
         grown = ends.grown(self._theta, self.theta0)
         if not ends.suspect(self.first, known.get("loss"), grown):

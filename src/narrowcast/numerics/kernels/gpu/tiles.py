@@ -49,11 +49,12 @@ def expand(out, base, xs, metas, d, tiles, half, mask, K, n: tl.constexpr):
     T: tl.constexpr = 64 // n
     d, tiles, half, mask = d.to(tl.int64), tiles.to(tl.int64), half.to(tl.int64), mask.to(tl.int64)
     strip, lane = tl.program_id(0).to(tl.int64), tl.arange(0, 64)[None, :]
-    row = strip * 64 + tl.arange(0, 64)
     t = tl.minimum(strip * T + tl.arange(0, T), tiles - 1)
     halves = strip * 64 + 32 * tl.arange(0, 2)
+    row = tl.arange(0, 64)  # in 32 bits, and so are offsets within the strip: registers
     at = row[:, None] * 64 + lane
-    there = None if n == 64 else (row < tiles * n)[:, None]
+    there = None if n == 64 else (row < tiles * n - strip * 64)[:, None]
+    out, base = out + strip * 4096, base + strip * 4096
     total = tl.load(base + at, there)
     for k in range(K):
         meta, x = metas + k * META, xs + tl.cast(k, tl.int64) * (d + 64 * n)
