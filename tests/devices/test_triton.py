@@ -52,6 +52,7 @@ def check(rows: list[dict[str, Any]], most: dict[str, int] = MOST) -> None:
 def test_what_is_compiled_adds_as_the_cpu_does_and_stays_in_registers(tmp_path: Path) -> None:
     check(rows := told(tmp_path, "compile"))
     assert {row["case"].split()[0] for row in rows} == set(MOST)
+    assert {row["case"].split()[-1] for row in rows if "rotate" in row["case"]} == {"fp32", "bf16", "fp16"}
     added = {row["case"].split()[0]: row["additions"] for row in rows if "additions" in row}
     assert added["expand"] == 6 * 32 + 32  # of 32 numbers a thread: six levels, and the base
     assert added["rotate"] == 6 * 32

@@ -71,17 +71,19 @@ def compiled(sizes: list[int]) -> list[dict[str, Any]]:
     from triton.compiler import ASTSource
 
     rows = []
-    for kernel, constants, options in [
-        (tiles.fold, {"BLOCK": by_triton.BLOCK}, {}),
-        (digest.sum_mixed, {"BLOCK": by_triton.PAIRS}, {}),
-        *((kernel, {"n": n}, EXACT) for n in sizes for kernel in (tiles.expand, tiles.rotate)),
+    for kernel, constants, options, g in [
+        (tiles.fold, {"BLOCK": by_triton.BLOCK}, {}, "fp32"),
+        (digest.sum_mixed, {"BLOCK": by_triton.PAIRS}, {}, "fp32"),
+        *((kernel, {"n": n}, EXACT, "fp32") for n in sizes for kernel in (tiles.expand, tiles.rotate)),
+        *((tiles.rotate, {"n": 64}, EXACT, g) for g in ("bf16", "fp16") if 64 in sizes),
     ]:
         signature = {name: _kind(kernel, name) for name in kernel.arg_names}
+        signature |= {"g": f"*{g}"} if "g" in signature else {}
         pointers = [k for k, kind in enumerate(signature.values()) if kind.startswith("*")]
         source = ASTSource(kernel, signature, constants, {(k,): [["tt.divisibility", 16]] for k in pointers})
         for target in TARGETS:
             made = triton.compile(source, target=GPUTarget(*target), options=options)
-            row = {"case": f"{kernel.__name__} {constants}", "target": str(target[1])}
+            row = {"case": f"{kernel.__name__} {constants} {g}", "target": str(target[1])}
             row["fused"] = re.findall(r"llvm\.fma|fmuladd|contract|reassoc|\bfast\b", made.asm["llir"])
             rows.append(row | (_nvidia(made) if target[0] == "cuda" else _amd(made)))
     return rows
