@@ -341,5 +341,5 @@ def test_one_clients_word_on_its_loss_does_not_choose_the_rate() -> None:
                 pack(_says(unpack(records, Answer), -1e17)) if node == 103 else records
             )
         begin = partial(Federation, run.task, run.method, grid=grid, settings=PATIENT)
-        scores.append(_Trials(run.plan, begin, 20, None).score(0.5))
+        scores.append(_Trials(run.plan, begin, 20, None).score(0.5, 8))
     assert scores[1] == pytest.approx(scores[0], rel=0.2)

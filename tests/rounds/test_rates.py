@@ -136,6 +136,9 @@ class Misleading:
         loss = 1 / rate if self.rounds <= 30 else abs(math.log(rate / 0.1))
         return SimpleNamespace(loss=loss if rate < 4 else math.nan, up=1, down=1)
 
+    def typical(self, record: SimpleNamespace) -> float:
+        return float(record.loss)
+
 
 @pytest.mark.parametrize(("quick", "low", "high"), [(False, 0.07, 0.15), (True, 0.8, 4.0)])
 def test_what_short_trials_cannot_see_long_ones_do(quick: bool, low: float, high: float) -> None:

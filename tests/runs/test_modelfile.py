@@ -3,7 +3,9 @@
 import pickle
 import zlib
 from dataclasses import replace
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -163,12 +165,24 @@ def test_few_bits_make_a_small_file(tmp_path: Path) -> None:
     assert torch.equal(modelfile.load_model(tmp_path / "m", theta0), method.theta(server))
 
 
-def test_settings_of_more_numbers_than_the_model_has_are_refused_at_once(tmp_path: Path) -> None:
-    """Found by `make fuzz`: few bytes of zeros were read as 2^32 numbers, for half a minute."""
+@pytest.mark.parametrize("wrong", [{"dim": 2**32 - 1}, {"method": "k-subspace", "subspaces": 4096}])
+def test_settings_of_more_numbers_than_the_model_has_are_refused_at_once(
+    wrong: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by `make fuzz`: few bytes of zeros were read as 2^32 numbers, for half a minute; and by a run of
+    tests that the system killed: a newcomer had room for as many, before anything was read."""
     config = make_config({"task": "quadratic", "width": 50, "dim": 8, "rounds": 1, "lr": 0.1})
     folder = runner.start(config, tmp_path / "run")
     model = modelfile.read(folder / "model.narrowcast")
     task, _ = runner.rebuild(folder)
-    wrong = msgspec.structs.replace(model, settings={**model.settings, "dim": 2**32 - 1})
-    with pytest.raises(WireError, match="dim 4294967295 exceeds the model's 50 parameters"):
-        modelfile.rebuild(wrong, task.theta0())
+    method = wrong.pop("method", model.method)
+    changed = msgspec.structs.replace(model, method=method, settings={**model.settings, **wrong})
+    zeros = torch.zeros
+
+    def bounded(*shape: int, **more: Any) -> torch.Tensor:
+        assert prod(shape) <= 50
+        return zeros(*shape, **more)
+
+    monkeypatch.setattr(torch, "zeros", bounded)
+    with pytest.raises(WireError, match=r"exceeds the model's 50 parameters|larger than the model"):
+        modelfile.rebuild(changed, task.theta0())

@@ -134,10 +134,8 @@ class Intrinsic(Method[IntrinsicServer]):
         return _subspace(self.subspace, D, self.dim, keyed.derive(self.key, Purpose.SUBSPACE, stage, k))
 
     def server(self, theta0: Tensor, layout: Layout) -> IntrinsicServer:
-        if self.dim > theta0.numel():
-            raise ValueError(
-                f"dim {self.dim} exceeds the model's {theta0.numel()} parameters: choose a smaller --dim"
-            )
+        if refused := self._refused(theta0.numel()):
+            raise ValueError(f"{refused}: choose a smaller --dim")
         if self.down_bits != PLAIN_BITS and self._model_is_smaller(theta0.numel()):
             raise ValueError(
                 f"{self.subspaces} subspaces of {self.dim} numbers with {self.down_bits:g} bits take more "
@@ -151,6 +149,10 @@ class Intrinsic(Method[IntrinsicServer]):
         """Than K Sigmas: then everybody is sent that, and needs neither base nor log."""
         return self.down.size(self.subspaces * self.dim) > 4 * D
 
+    def _refused(self, D: int) -> str:
+        """Why there is no such subspace. A file or a message may ask for it: few bytes, and 2^32 numbers."""
+        return f"dim {self.dim} exceeds the model's {D} parameters" if self.dim > D else ""
+
     def theta(self, server: IntrinsicServer, out: Tensor | None = None) -> Tensor:
         return self._expand(server.base, server.stage, server.sigma, out)
 
@@ -163,7 +165,10 @@ class Intrinsic(Method[IntrinsicServer]):
         return self.down.side(server.sigma)
 
     def newcomer(self, theta0: Tensor, layout: Layout | None = None) -> Model:
-        return Model(None, 0, theta0, layout, self.down.side(torch.zeros(self.subspaces * self.dim)))
+        D = theta0.numel()
+        none = self._refused(D) or self._model_is_smaller(D)  # reconcile says so, or needs no Sigma
+        few = 0 if none else self.subspaces * self.dim
+        return Model(None, 0, theta0, layout, self.down.side(torch.zeros(few)))
 
     def lag(self, server: IntrinsicServer, have: int | None) -> tuple[int, int | None]:
         """(stages that the client lacks, the version it is at), as far as they make a difference."""
@@ -191,9 +196,13 @@ class Intrinsic(Method[IntrinsicServer]):
         self, model: Model, down: Payload, version: int, out: Tensor | None = None
     ) -> tuple[Model, Tensor]:
         stage, base, blocks = down.stage, model.base, down.blocks
-        if self.dim > base.numel():  # a file's settings may say so: few bytes would become that many numbers
-            raise WireError(f"dim {self.dim} exceeds the model's {base.numel()} parameters")
-        if down.kind == DENSE and len(blocks) == 1 and self._model_is_smaller(base.numel()):
+        if refused := self._refused(base.numel()):
+            raise WireError(refused)
+        if self._model_is_smaller(base.numel()):
+            if down.kind != DENSE or len(blocks) != 1:
+                raise WireError(
+                    f"K Sigmas are larger than the model, and {len(blocks)} blocks are not the model"
+                )
             theta = blocks[0].numbers(base.numel()).to(base.device)
             theta = theta if out is None else out.copy_(theta)
             return replace(model, version=version, stage=stage), theta
