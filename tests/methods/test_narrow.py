@@ -199,6 +199,21 @@ def test_downloads_take_the_bits_that_were_asked_for(bits, K, refresh, epochs):
     assert abs(total / numbers / bits - 1) < 0.15
 
 
+@pytest.mark.parametrize("name", ["static", "narrow"])
+def test_theta_follows_sigma_from_the_first_round(name):
+    """However long an epoch is: what was to come in it was once expected at its start, and nothing moved."""
+    dim, period = 512, 400
+    m = method(name, key=1, dim=dim, up_bits=1.0, down_bits=2.0)
+    server = m.server(torch.zeros(4 * dim), Layout(("w",), ((4 * dim,),)))
+    for number in range(60):
+        acc = m.zero(server)
+        acc.total[:] = torch.from_numpy(keyed.normals(number, Purpose.NORMALS, dim)).view(1, dim) + 0.3
+        info = RoundInfo(number, 0, False, 0.01, period, number / 120)
+        server = m.step(server, type(acc)(acc.total, 1.0, acc.stage, 1), info)
+        away = (server.sigma - server.exact).norm() / server.exact.norm()
+        assert away < 0.45  # rounded to 2 bits: 0.3 of a Gaussian's deviation
+
+
 @pytest.mark.parametrize("refresh", [10**9, 20])
 def test_a_tilt_spends_bits_early_and_as_many_in_all(refresh):
     options = {"dim": 1024, "down_bits": 2.0, "down_tilt": 0.4, "refresh": refresh}

@@ -66,12 +66,11 @@ NARROW = Entry(
         source="ours, on dithered quantisation (Roberts 1962) and entropy coding (Duda 2013)",
         text="""
 `time-varying` with few bits a number both ways, which `--up-bits` and `--down-bits` change and give to every
-method of the family, more of those down at the start (`--down-tilt`): "Narrow numbers" in docs/methods.md has
-the mathematics.
+method of the family: "Narrow numbers" in docs/methods.md has the mathematics.
 """,
     ),
     fixes={"subspaces": 1, "uplink": "f32", "downlink": "f32"},
-    defaults={"refresh": "epoch", "up_bits": 1.0, "down_bits": 2.0, "down_tilt": 0.4},
+    defaults={"refresh": "epoch", "up_bits": 1.0, "down_bits": 2.0},
 )
 COMBINATION = Entry(
     Intrinsic,

@@ -2,9 +2,10 @@
 
 A client that comes every P versions lacks a change of size E. At the step s = E r(b) such a change takes b
 bits a number, r from the entropy of rounded Gaussians (`gaussian.step_for`). E is measured over the last P
-versions of the stage; where the stage is younger, of a versions, it is taken to grow in proportion, and for
-the share 1 - a/P of its logarithm to end where the stage before did. So s shrinks with the rate, which E is
-proportional to.
+versions of the stage. While the run's first stage is younger than that, whoever comes lacks all of Sigma,
+and E is the size of that: theta moves from the first round on. Where a later stage is younger, of a versions,
+E is taken to grow in proportion, and for the share 1 - a/P of its logarithm to end where the stage before
+did. So s shrinks with the rate, which E is proportional to.
 
 What such a client is really sent is counted at every version. Bits that are owed, or were spent beyond those
 asked for, are made up within a quarter of a period: b above is the asked plus owed / (P/4). A step is kept as
@@ -46,7 +47,7 @@ class Pace:
         """For the next version, whose numbers came `change` far (rms) within the horizon, or this stage."""
         horizon = self.horizon(period)
         a = min(self.age + 1, horizon)
-        size = change * horizon / a
+        size = change * horizon / a if self.length else change
         if self.length and a < horizon and self.size > 0:
             size = self.size ** (1 - a / horizon) * size ** (a / horizon) if size else self.size
         owed = min(max(self.owed / (MAKE_UP * period), -LIMIT), LIMIT)
