@@ -15,6 +15,7 @@ pytest.importorskip("sklearn", reason="the tutorial's digits are scikit-learn's"
 from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
+from doors import Doors
 from fake_grid import FakeGrid
 from narrowcast.cli.app import app
 from narrowcast.flower import fleet
@@ -27,7 +28,8 @@ BLOCK = re.compile(r"(?:^`([\w./-]+)`:\n\n)?^```(\w*)\n(.*?)^```", re.S | re.M)
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doors: Doors):  # type: ignore[no-untyped-def]
+    """And `mine:task` is forgotten afterwards."""
     monkeypatch.setattr(fleet, "POLL_SECONDS", 0.001)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
