@@ -60,9 +60,9 @@ def window(t, size, d, rho, tiles, bits, mask, keys):
 @njit(inline="always")
 def rotate_out(s, n, m, x, w, bits, words):
     """Tile m of the strip s = B H_n G x[w : w + 64 n]: eight rows at a time, then every eighth row."""
-    near, first = min(n, 8), m * n
+    first = m * n
     if n <= 8:
-        row_in_column_out(near, s, first * LANES, x, w, 1, first, bits, words, 0)
+        row_in_column_out(n, s, first * LANES, x, w, 1, first, bits, words, 0)
         return
     for i in range(0, n, 8):
         row_in(8, s, (first + i) * LANES, x, w + i * LANES, 1, first + i, bits, words, 0)
