@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from narrowcast.numerics.kernels.memory import pointer_at
+from narrowcast.numerics.kernels.memory import pointer_at, prefetch
 from narrowcast.numerics.kernels.strip import LANES
 
 WIDE = 16  # floats at a time: a line of the cache
@@ -103,13 +103,15 @@ def _signed(count: int, before: str, after: str, add: bool) -> Any:
     64 / count lanes j from `lane` on: eight vectors are held at once.
 
     Row i is row r + k i of a strip. "row" signs are bit r + k i of `bits`; "column" signs are bit
-    (r + k i) % 32 of words[at + 64 ((r + k i) // 32) + j].
+    (r + k i) % 32 of words[at + 64 ((r + k i) // 32) + j]. Column signs are on the memory's side: there the
+    same rows are fetched from the address `next` on, which are wanted soon, a few lines at a time, so that
+    they come while this computes.
     """
 
     @intrinsic
-    def transform(typingctx, y, q, x, p, k, r, lane, bits, words, at):
+    def transform(typingctx, y, q, x, p, k, r, lane, bits, words, at, next):
         def codegen(context, builder, signature, args):
-            names = ("y", "q", "x", "p", "k", "r", "lane", "bits", "words", "at")
+            names = ("y", "q", "x", "p", "k", "r", "lane", "bits", "words", "at", "next")
             given = dict(zip(names, args, strict=True))
             number, short, long = given["q"].type, ir.IntType(32), ir.IntType(64)
 
@@ -117,9 +119,9 @@ def _signed(count: int, before: str, after: str, add: bool) -> Any:
                 index = builder.add(first, builder.add(given["lane"], number(j)))
                 return pointer_at(builder, given[array], index, to)
 
-            def place(array: str, first: str, i: int, j: int) -> Any:
-                row = builder.add(given[first], builder.mul(given["k"], number(LANES * i)))
-                return at(array, row, j, FLOATS8)
+            def place(array: str, first: Any, i: int, j: int, to: Any = FLOATS8) -> Any:
+                row = builder.add(first, builder.mul(given["k"], number(LANES * i)))
+                return at(array, row, j, to)
 
             def mask(which: str, i: int, j: int) -> Any:
                 row = builder.add(given["r"], builder.mul(given["k"], number(i)))
@@ -134,19 +136,22 @@ def _signed(count: int, before: str, after: str, add: bool) -> Any:
                 )
 
             for j in range(0, LANES // count, HALF):
-                v = [builder.load(place("x", "p", i, j), align=4) for i in range(count)]
+                if "column" in (before, after):
+                    for i in range(count):
+                        prefetch(builder, place("next", number(0), i, j, ir.IntType(8)))
+                v = [builder.load(place("x", given["p"], i, j), align=4) for i in range(count)]
                 if before:
                     v = [_flip(builder, value, mask(before, i, j)) for i, value in enumerate(v)]
                 v = _across(builder, v)
                 if after:
                     v = [_flip(builder, value, mask(after, i, j)) for i, value in enumerate(v)]
                 for i, value in enumerate(v):
-                    to = place("y", "q", i, j)
+                    to = place("y", given["q"], i, j)
                     total = builder.fadd(builder.load(to, align=4), value) if add else value
                     builder.store(total, to, align=4)
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 7, types.uint64, types.intp, types.intp), codegen
+        return types.void(*[types.intp] * 7, types.uint64, *[types.intp] * 3), codegen
 
     return transform
 
@@ -156,18 +161,18 @@ def _sized(before: str, after: str, add: bool = False) -> Any:
     one, two, four, eight = (_signed(count, before, after, add) for count in (1, 2, 4, 8))
 
     @njit(inline="always")
-    def over_lanes(count, y, q, x, p, k, r, bits, words, at):
+    def over_lanes(count, y, q, x, p, k, r, bits, words, at, next):
         if count == 8:
             for lane in range(0, LANES, LANES // 8):
-                eight(y, q, x, p, k, r, lane, bits, words, at)
+                eight(y, q, x, p, k, r, lane, bits, words, at, next)
         elif count == 4:
             for lane in range(0, LANES, LANES // 4):
-                four(y, q, x, p, k, r, lane, bits, words, at)
+                four(y, q, x, p, k, r, lane, bits, words, at, next)
         elif count == 2:
             for lane in range(0, LANES, LANES // 2):
-                two(y, q, x, p, k, r, lane, bits, words, at)
+                two(y, q, x, p, k, r, lane, bits, words, at, next)
         else:
-            one(y, q, x, p, k, r, 0, bits, words, at)
+            one(y, q, x, p, k, r, 0, bits, words, at, next)
 
     return over_lanes
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from narrowcast.numerics.kernels.strip import LANES, STRIP
+from narrowcast.numerics.kernels.strip import STRIP
 
 ALIGNED = 32  # bytes on which a streamed array must lie
 EIGHT = ir.VectorType(ir.FloatType(), 8)
@@ -84,21 +84,9 @@ def fence(typingctx):
     return types.void(), codegen
 
 
-@intrinsic
-def _prefetch(typingctx, a, p):
-    def codegen(context, builder, signature, args):
-        byte, number = ir.IntType(8), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
-        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        place = pointer_at(builder, *args, byte)
-        builder.call(call, [place, number(0), number(3), number(1)])  # to read, into every level, data
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp), codegen
-
-
-@njit(inline="always")
-def prefetch_row(a, p):
-    """Fetch the 64 floats p, p + 1, ... from the address a on into the cache; harmless beyond the end."""
-    for i in range(0, LANES, 16):
-        _prefetch(a, p + i)
+def prefetch(builder: Any, place: Any) -> None:
+    """Bring the line of a place into the second cache; harmless beyond the end of an array."""
+    byte, number = ir.IntType(8), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
+    call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    builder.call(call, [place, number(0), number(2), number(1)])  # to read, not into the first, data

@@ -18,13 +18,14 @@ from narrowcast.numerics.kernels.butterfly import (
     row_in,
     row_in_column_out,
 )
-from narrowcast.numerics.kernels.memory import add_strip, address, fence, prefetch_row, stream_strip
+from narrowcast.numerics.kernels.memory import add_strip, address, fence, stream_strip
 from narrowcast.numerics.kernels.philox import permute_below, stream_block
 from narrowcast.numerics.kernels.strip import LANES, ROWS, STRIP
 from narrowcast.numerics.purposes import Purpose
 
 WORDS = 2 * LANES  # column words of a strip
 TOGETHER = 8  # vectors that are projected together
+ROW_BYTES = 4 * LANES
 AHEAD = 16  # strips whose signs are made at once for them
 COLUMN = np.uint32(Purpose.SIGNS_COLUMN)
 ROW = np.uint32(Purpose.SIGNS_ROW)
@@ -58,16 +59,18 @@ def window(t, size, d, rho, tiles, bits, mask, keys):
 
 
 @njit(inline="always")
-def rotate_out(s, n, m, x, w, bits, words):
-    """Tile m of the strip s = B H_n G x[w : w + 64 n]: eight rows at a time, then every eighth row."""
+def rotate_out(s, n, m, x, w, bits, words, next):
+    """Tile m of the strip s = B H_n G x[w : w + 64 n]: eight rows at a time, then every eighth row. The
+    strip at the address `next` is fetched meanwhile."""
     first = m * n
     if n <= 8:
-        row_in_column_out(n, s, first * LANES, x, w, 1, first, bits, words, 0)
+        at = next + ROW_BYTES * first
+        row_in_column_out(n, s, first * LANES, x, w, 1, first, bits, words, 0, at)
         return
     for i in range(0, n, 8):
-        row_in(8, s, (first + i) * LANES, x, w + i * LANES, 1, first + i, bits, words, 0)
+        row_in(8, s, (first + i) * LANES, x, w + i * LANES, 1, first + i, bits, words, 0, 0)
     for r in range(first, first + 8):
-        column_out(n // 8, s, r * LANES, s, r * LANES, 8, r, bits, words, 0)
+        column_out(n // 8, s, r * LANES, s, r * LANES, 8, r, bits, words, 0, next + ROW_BYTES * r)
 
 
 @njit(inline="always")
@@ -76,19 +79,20 @@ def rotate_in(a, w, n, m, y, o, s, bits, words, at):
 
     The levels run in the order 8, 16, 32, 1, 2, 4 for n = 64, else 1, 2, 4, ...: uploads have these bits.
     """
-    first = m * n
+    first, next = m * n, y + 4 * (o + STRIP)
     if n <= 8:
-        column_in_row_added(n, a, w, y, o + first * LANES, 1, first, bits, words, at)
+        next += ROW_BYTES * first
+        column_in_row_added(n, a, w, y, o + first * LANES, 1, first, bits, words, at, next)
     elif n == ROWS:
         for r in range(8):
-            column_in(8, s, r * LANES, y, o + r * LANES, 8, r, bits, words, at)
+            column_in(8, s, r * LANES, y, o + r * LANES, 8, r, bits, words, at, next + ROW_BYTES * r)
         for i in range(0, n, 8):
-            row_added(8, a, w + i * LANES, s, i * LANES, 1, i, bits, words, at)
+            row_added(8, a, w + i * LANES, s, i * LANES, 1, i, bits, words, at, 0)
     else:
         for r in range(first, first + n, 8):
-            column_in(8, s, r * LANES, y, o + r * LANES, 1, r, bits, words, at)
+            column_in(8, s, r * LANES, y, o + r * LANES, 1, r, bits, words, at, next + ROW_BYTES * r)
         for i in range(8):
-            row_added(n // 8, a, w + i * LANES, s, (first + i) * LANES, 8, first + i, bits, words, at)
+            row_added(n // 8, a, w + i * LANES, s, (first + i) * LANES, 8, first + i, bits, words, at, 0)
 
 
 @njit(nogil=True, cache=True)
@@ -101,7 +105,7 @@ def expand_strips(start, stop, out, base, stream, xs, n, d, rhos, k0s, k1s, tile
     s = np.empty(STRIP, np.float32)
     held = np.empty(STRIP, np.float32)
     words = np.empty(WORDS, np.uint32)
-    strip, x, signs = address(s), address(xs), address(words)
+    strip, x, signs, start_of_base = address(s), address(xs), address(words), address(base)
     last = rhos.size - 1
     for t in range(start, stop):
         o = t * STRIP
@@ -111,7 +115,7 @@ def expand_strips(start, stop, out, base, stream, xs, n, d, rhos, k0s, k1s, tile
             rows = row_bits(t, k0s[k], k1s[k])
             for m in range(ROWS // n):
                 w = window(t * (ROWS // n) + m, n * LANES, d, rhos[k], tiles, bits, mask, keys[k])
-                rotate_out(strip, n, m, x, w + k * (d + n * LANES), rows, signs)
+                rotate_out(strip, n, m, x, w + k * (d + n * LANES), rows, signs, start_of_base + 4 * b)
             if k < last:
                 if k == 0:
                     add_strip(held, 0, base, b, s)
@@ -157,8 +161,6 @@ def project_shards(start, stop, acc, gs, strips, n, d, rho, k0, k1, tiles, bits,
                 a, y, strip, words = address(acc[shard, w]), address(gs[w]), address(s), address(signs)
                 for t in range(count):
                     o = (first + t) * STRIP
-                    for p in range(o, o + STRIP, LANES):
-                        prefetch_row(y, STRIP + p)  # of the next strip
                     for m in range(ROWS // n):
                         rotate_in(a, places[t, m], n, m, y, o, strip, rows[t], words, t * WORDS)
 
