@@ -173,7 +173,7 @@ def _by_matmul(x: Tensor) -> Tensor:
 
 
 def growth(D_powers: list[int], d_powers: list[int]) -> Iterator[Measured]:
-    """Nanoseconds a parameter as D and d grow. (Of ones: zeros that nobody wrote are one page, in a cache.)"""
+    """Nanoseconds a parameter as D and d grow. (Of ones: zeros that nobody wrote lie in one page.)"""
     for D, d in [(1 << p, 1 << 14) for p in D_powers] + [(1 << max(D_powers), 1 << p) for p in d_powers]:
         A, g, base, out, x = Rotation(D, d, 1), torch.ones(D), torch.ones(D), torch.ones(D), torch.ones(d)
         calls = {"project": partial(A.project, g), "add_expanded": partial(A.add_expanded, base, x, out)}
