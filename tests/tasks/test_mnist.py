@@ -73,6 +73,6 @@ def test_the_real_mnist() -> None:
     assert (task.layout.size, len(task.clients)) == (199_210, 12_000)
     train, test = mnist.load(REAL)
     assert (len(train[0]), len(test[0])) == (60_000, 10_000)
-    x = mnist.normalise(train[0][:20_000])
+    x = task._inputs(train[0][:20_000])
     assert abs(x.mean()) < 0.02
     assert abs(x.std() - 1) < 0.02

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def best(call: Callable[[], Any], repeats: int = 5, seconds: float = 0.0) -> flo
     return fastest
 
 
-def best_by_turns(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+def best_by_turns(calls: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
     """The fastest of each call. They take turns, so that what else goes on meets all of them alike."""
     fastest, began, done = dict.fromkeys(calls, float("inf")), time.perf_counter(), 0
     while done < 6 or time.perf_counter() - began < seconds:
@@ -103,7 +103,7 @@ def subspaces(sizes: list[tuple[int, int]], common: bool = True) -> Iterator[Mea
         g, base, out = torch.randn(D), torch.randn(D), torch.empty(D)
         x, y = torch.randn(d), torch.empty(d)
         A, F = Rotation(D, d, 1), Fastfood(D, d, 1)
-        calls = {
+        calls: dict[str, Callable[[], Any]] = {
             **_copies(g, out),
             "project": partial(A.project, g, y),
             "add_expanded": partial(A.add_expanded, base, x, out),

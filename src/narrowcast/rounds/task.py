@@ -60,6 +60,11 @@ class Task(Protocol):
         (batch norm) or on chance (dropout): the examples of many clients can then be one batch."""
         return True
 
+    @property
+    def spreads(self) -> bool:
+        """Whether clients that are trained by themselves are spread over processes, where there are cores."""
+        return False
+
     def to(self, device: torch.device) -> None:
         """Move model and data to a device, before training: theta and updates are there from then on."""
         raise ConfigError(f"the task {self.name} computes on the CPU alone: use --device cpu, not {device}")

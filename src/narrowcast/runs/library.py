@@ -46,7 +46,7 @@ def simulate(
         if isinstance(method, str) or settings:
             what = f"the method's name {method!r}" if isinstance(method, str) else ", ".join(settings)
             raise TypeError(f"a Plan takes a method that is made, nc.method(...), no settings: got {what}")
-        threads = default_threads(task.layout.size)
+        threads = default_threads(task)
         with using_threads(threads):
             run = Simulation(task, method, plan)
     return _rounds(run, threads, on_record)

@@ -63,9 +63,9 @@ class Prepared:
         return Simulation(self.task, self.method, self.plan)
 
 
-def default_threads(D: int) -> int:
-    """For a model of D parameters."""
-    return 1 if D < SMALL_MODEL else pool.default_threads()
+def default_threads(task: Task) -> int:
+    """One for a small model, unless its clients are spread over processes."""
+    return 1 if task.layout.size < SMALL_MODEL and not task.spreads else pool.default_threads()
 
 
 def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> Prepared:
@@ -96,7 +96,7 @@ def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> P
                 for name, plain in (("up_bits", 32.0), ("down_bits", 32.0), ("down_tilt", 0.0))
                 if (value := getattr(method, name, plain)) != plain
             },
-            "threads": config.threads or default_threads(theta0.numel()),
+            "threads": config.threads or default_threads(task),
         }
     )
     run = _identity(config, theta0, salt)

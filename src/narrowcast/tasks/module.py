@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,17 @@ from torch import Tensor, nn
 from narrowcast.numerics import pool
 from narrowcast.numerics.flat import FlatParameters
 from narrowcast.rounds.task import Batch, IndexArray, Task
-from narrowcast.tasks import side_effects
+from narrowcast.tasks import forks, side_effects
+from narrowcast.tasks.forks import Forks, Rows
 from narrowcast.tasks.workers import SMALL, copies, in_workers
+
+
+class Steps(NamedTuple):
+    """SGD steps of a client, a batch each: a job that workers take."""
+
+    walk: Sequence[Batch]
+    rate: float
+    prox: float
 
 
 class ModuleTask(Task):
@@ -41,6 +50,7 @@ class ModuleTask(Task):
         self._theta0 = self.flat.theta.clone()
         self._watched = False
         self._others, self._copied = list[Self](), True
+        self._forks: Forks | None = None
 
     @property
     def device(self) -> torch.device:
@@ -51,7 +61,7 @@ class ModuleTask(Task):
         if device != self.device:
             _move(self.module, device)
             self.flat, self._theta0 = FlatParameters(self.module), self._theta0.to(device)
-            self._others = []
+            self._others, self._forks = [], None
 
     def objectives(self, batch: Batch) -> Iterator[Tensor]:
         """The objective of the batch, in parts."""
@@ -87,18 +97,32 @@ class ModuleTask(Task):
         module draws comes from a generator that all threads share."""
         return self.layout.size < SMALL and self.device.type == "cpu" and not self.draws
 
+    @property
+    def spreads(self) -> bool:
+        return self.workers_do and forks.possible()
+
     def walk_rows(
         self, theta: Tensor, walks: Sequence[Sequence[Batch]], rate: float, prox: float
     ) -> Iterator[tuple[list[float], Tensor]]:
-        """A client a worker, from one to the next."""
+        """A client a job."""
         if not self.workers_do:
             return super().walk_rows(theta, walks, rate, prox)
+        return self.shared_out(theta, [Steps(walk, rate, prox) for walk in walks], 1)
+
+    def shared_out(self, theta: Tensor, jobs: Sequence[Any], most: int) -> Iterator[Rows]:
+        """What each job comes to (`do`), in order, at most so many rows: by processes where there can be
+        some, else by threads with a copy of the module each."""
+        if len(jobs) > 1 and pool.threads() > 1 and forks.possible():
+            if self._forks is None or not self._forks.fit(most, pool.threads()):
+                self._forks = Forks(self.do, self.layout.size, most, pool.threads())
+            yield from self._forks.results(theta, jobs, lambda job: self.do(theta, job))
+            return
         copies = self.copies()
+        yield from in_workers(jobs, lambda job, worker: copies[worker].do(theta, job), len(copies))
 
-        def work(walk: Sequence[Batch], worker: int) -> tuple[list[float], Tensor]:
-            return next(Task.walk_rows(copies[worker], theta, [walk], rate, prox))
-
-        return in_workers(walks, work, len(copies))
+    def do(self, theta: Tensor, job: Any) -> Rows:
+        """A client's steps, by this module alone."""
+        return next(Task.walk_rows(self, theta, [job.walk], job.rate, job.prox))
 
     def parts(self, batch: Batch) -> list[Batch]:
         """What workers share of a gradient: batches that it is the sum over, whoever takes them."""

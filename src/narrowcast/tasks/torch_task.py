@@ -20,10 +20,11 @@ from narrowcast.tasks import side_effects
 from narrowcast.tasks.examples import Examples as Examples
 from narrowcast.tasks.examples import as_examples
 from narrowcast.tasks.factors import plain_layers
+from narrowcast.tasks.forks import Rows
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
 from narrowcast.tasks.stacks import Stack, Walk
-from narrowcast.tasks.workers import EXAMPLES_AT_ONCE, in_workers
+from narrowcast.tasks.workers import EXAMPLES_AT_ONCE
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> (B,) losses, one an example
 Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of the whole test set
@@ -125,7 +126,7 @@ class TorchTask(ModuleTask):
         turned = y.clone()
         turned[index] = y.max() - y[index]
         task = copy(self)  # the module and its memory are shared
-        task._train, task._others = (x, turned), []  # workers' copies have examples too
+        task._train, task._others, task._forks = (x, turned), [], None  # workers have examples too
         return task
 
     def objectives(self, batch: Batch) -> Iterator[Tensor]:
@@ -149,8 +150,8 @@ class TorchTask(ModuleTask):
             yield from self._stack(theta).rows([[batch] for batch in batches], 0.0, 0.0)
             return
         if self.workers_do and len(batches) > 1:
-            copies, chunks = self.copies(), list(self._chunks(batches))
-            yield from in_workers(chunks, lambda chunk, i: copies[i]._together(theta, chunk), len(copies))
+            chunks = list(self._chunks(batches))
+            yield from self.shared_out(theta, chunks, max(map(len, chunks)))
             return
         for chunk in self._chunks(batches):
             if len(chunk) > 1 and (many := self._by_vmap(theta, chunk)):
@@ -167,8 +168,11 @@ class TorchTask(ModuleTask):
             while chunk := list(islice(same, at_once)):
                 yield chunk
 
-    def _together(self, theta: Tensor, chunk: list[Batch]) -> tuple[list[float], Tensor]:
-        """(losses, gradients) of a chunk, by this module alone."""
+    def do(self, theta: Tensor, job: Any) -> Rows:
+        """A client's steps, or the gradients of a chunk of batches, by this module alone."""
+        return self._together(theta, job) if isinstance(job, list) else super().do(theta, job)
+
+    def _together(self, theta: Tensor, chunk: list[Batch]) -> Rows:
         if len(chunk) > 1 and (many := self._by_vmap(theta, chunk)):
             return many
         rows, losses = torch.empty(len(chunk), self.layout.size), list[float]()
@@ -184,6 +188,10 @@ class TorchTask(ModuleTask):
             return [batch]
         edges = [len(batch.index) * i // count for i in range(count + 1)]
         return [batch._replace(index=batch.index[a:b], weight=batch.weight[a:b]) for a, b in pairwise(edges)]
+
+    @property
+    def spreads(self) -> bool:
+        return super().spreads and not self._stacked
 
     @property
     def _stacked(self) -> bool:

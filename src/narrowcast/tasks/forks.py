@@ -1,0 +1,161 @@
+"""Clients' work in forked processes: what small modules need to keep all cores busy.
+
+A step of a small module is hundreds of short operations with Python between them, and threads take turns at
+Python: two of them are hardly quicker than one. A forked process has a Python and a copy of the module of its
+own, and the data as they are. Theta goes to it, and updates come back, through memory that all share; jobs go
+through a pipe. Every client is computed as one process alone would, so no bit depends on their number.
+
+A process ends when its task does, or when whoever forked it is gone. One that fails at a job says so, and the
+job is done here, where its error belongs; where one has died, this process goes on alone.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Rows = tuple[list[float], Tensor]  # (losses, an update a row (C, D))
+Answer = tuple[int, int, list[float] | None]  # (round, job, its losses; None: it failed)
+Work = Callable[[Tensor, Any], Rows]  # (theta, job)
+MEMORY = 1 << 29  # bytes that all may share
+SLOTS = 2  # of rows a process: it fills one while the other is read
+LISTENING = 5.0  # seconds after which a process that has nothing to do looks whether it is an orphan
+
+
+def possible() -> bool:
+    """Whether this process may fork others: elsewhere than on Linux that is not safe beside threads."""
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
+
+
+class Forks:
+    """`count` processes that do `work` on vectors of D numbers, at most `most` rows a job."""
+
+    def __init__(self, work: Work, D: int, most: int, count: int) -> None:
+        self._asked, self._owner, self._round = (most, count), os.getpid(), 0
+        self.count = count = max(1, min(count, MEMORY // (4 * D * most * SLOTS)))
+        self._theta = _shared(1, D)[0]
+        self._rows = _shared(count * SLOTS * most, D).view(count, SLOTS, most, D)
+        self._ends = [_begin(work, self._theta, rows) for rows in self._rows]
+        self.close = weakref.finalize(self, _end, self._ends, self._owner)
+
+    def __reduce__(self) -> Any:
+        """A copy of a task has none, and forks its own."""
+        return type(None), ()
+
+    @property
+    def there(self) -> bool:
+        """Whether the processes are, and are this one's: one that was forked by somebody else has none."""
+        return self.close.alive and self._owner == os.getpid()
+
+    def fit(self, most: int, count: int) -> bool:
+        """Whether they do for jobs of so many rows, and are as many as are asked for."""
+        return self.there and self._asked[0] >= most and self._asked[1] == count
+
+    def results(self, theta: Tensor, jobs: Sequence[Any], here: Callable[[Any], Rows]) -> Iterator[Rows]:
+        """What `work` makes of each job, in order, valid until the next; `here` does one in this process."""
+        self._theta.copy_(theta)
+        self._round += 1
+        asked = 0
+        for j, job in enumerate(jobs):
+            while asked < min(len(jobs), j + SLOTS * self.count):
+                self._ask(asked, jobs[asked])
+                asked += 1
+            losses = self._answer(j)
+            if losses is None:
+                yield here(job)
+            else:
+                yield losses, self._rows[*self._place(j)][: len(losses)]
+
+    def _place(self, j: int) -> tuple[int, int]:
+        """The process that does job j, and its slot for it."""
+        return j % self.count, j // self.count % SLOTS
+
+    def _ask(self, j: int, job: Any) -> None:
+        process, slot = self._place(j)
+        if self.there:
+            try:
+                self._ends[process][1].send_bytes(_packed((self._round, j, slot, job)))
+            except OSError:
+                self.close()
+
+    def _answer(self, j: int) -> list[float] | None:
+        """The losses of job j; None: it failed, or its process is gone."""
+        try:
+            while self.there:  # an earlier round, of which nobody wanted the rest, may have left answers
+                answer: Answer = pickle.loads(self._ends[j % self.count][1].recv_bytes())
+                if answer[:2] == (self._round, j):
+                    return answer[2]
+        except (EOFError, OSError):
+            self.close()
+        return None
+
+
+class _Pickler(pickle.Pickler):
+    """Small tensors as arrays: torch's own way takes a file or a hundred times as long."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        return (torch.from_numpy, (thing.numpy(),)) if isinstance(thing, Tensor) else NotImplemented
+
+
+def _packed(message: Any) -> bytes:
+    _Pickler(file := io.BytesIO()).dump(message)
+    return file.getvalue()
+
+
+def _shared(rows: int, D: int) -> Tensor:
+    """(rows, D) zeros that forked processes have in common."""
+    return torch.frombuffer(mmap.mmap(-1, 4 * rows * D), dtype=torch.float32).view(rows, D)
+
+
+def _begin(work: Work, theta: Tensor, rows: Tensor) -> tuple[BaseProcess, Connection]:
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    process = fork.Process(target=_serve, args=(work, theta, rows, theirs, os.getpid()), daemon=True)
+    with warnings.catch_warnings():  # of other threads: what is used here holds no lock of theirs
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    theirs.close()
+    return process, ours
+
+
+def _serve(work: Work, theta: Tensor, rows: Tensor, end: Connection, parent: int) -> None:
+    """Do jobs until the pipe is closed, or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever forked this
+    torch.set_num_threads(1)
+    try:
+        while os.getppid() == parent:
+            if not end.poll(LISTENING):
+                continue
+            round, j, slot, job = pickle.loads(end.recv_bytes())
+            losses: list[float] | None = None
+            with suppress(Exception):  # it is done again there, and raises there
+                losses, made = work(theta, job)
+                rows[slot, : len(losses)] = made
+            end.send_bytes(pickle.dumps((round, j, losses)))
+    except (EOFError, OSError):
+        pass
+    finally:
+        os._exit(0)  # nothing of the parent's is to be flushed or ended here
+
+
+def _end(ends: list[tuple[BaseProcess, Connection]], owner: int) -> None:
+    for process, end in ends:
+        end.close()
+        if os.getpid() == owner:
+            process.terminate()
+            process.join(LISTENING)
