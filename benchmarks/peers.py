@@ -24,6 +24,8 @@ What each does in a round is not the same amount of work:
   encoded, decoded and checked once and its bytes are counted for every client. With 5 steps each client is
   trained by itself; their updates are summed and encoded once. The download is encoded once for all clients
   that lack the same. This is what a user of the simulator gets, and where the gain of one step comes from.
+  Threads and processes are those that `narrowcast run` takes by itself on two cores: one for the MLP, whose
+  second thread would mostly wait, two processes for clients of the conv net and the Llama, else two threads.
 - narrowcast `uncompressed, per client` is `Plan(per_client=True)`: each client trained by itself, and each
   upload encoded, decoded, checked and added by itself. It is the row to hold against the peers for the cost
   of the engine alone.
@@ -301,11 +303,19 @@ def failure(case: Case, engine: str, error: Exception) -> dict[str, Any]:
 
 
 def narrowcast_case(case: Case, emit: Callable[[dict[str, Any]], None]) -> None:
-    from narrowcast import Plan, Simulation, method
     from narrowcast.cli.memory import keep_memory
+    from narrowcast.runs import using_threads
+    from narrowcast.runs.prepared import default_threads
 
     keep_memory()  # as `narrowcast run` does
     task = task_of(case)
+    with using_threads(default_threads(task)):
+        narrowcast_rows(case, task, emit)
+
+
+def narrowcast_rows(case: Case, task: Any, emit: Callable[[dict[str, Any]], None]) -> None:
+    from narrowcast import Plan, Simulation, method
+
     plain = "uncompressed" if case.steps == 1 else "fedavg"
     rows = [(plain, False), ("static", False)] + ([(plain, True)] if case.name != "resnet9-1" else [])
     if case.name == "resnet9-1":
