@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from narrowcast import choices
-from narrowcast.methods import logs
+from narrowcast.methods import stages
 from narrowcast.methods.base import (
     DENSE,
     LOG,
@@ -41,6 +41,7 @@ from narrowcast.methods.downlinks import AsNumbers, Downlink, OnLattice
 from narrowcast.methods.logs import Log
 from narrowcast.methods.optimisers import SGD, Optimiser
 from narrowcast.methods.stages import IntrinsicServer
+from narrowcast.methods.uplinks import Uplink, check_format
 from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.keyed import Key, Purpose
@@ -48,12 +49,10 @@ from narrowcast.subspaces.base import Subspace, add_family
 from narrowcast.subspaces.table import KINDS, subspace
 from narrowcast.wire import formats
 from narrowcast.wire import messages as wire
-from narrowcast.wire.codes import lattice
 from narrowcast.wire.codes.lattice import PLAIN_BITS
 from narrowcast.wire.messages import Block, Payload, WireError
 
 MAX_SUBSPACES = 4096
-FAITHFUL = 3  # bits a number from which dithered uploads can be compared one by one
 CHANGE = 2  # a kind of download: the log, whose first Sigma is a change from what the client has
 _subspace = lru_cache(maxsize=MAX_SUBSPACES)(subspace)  # they hold no numbers, only settings
 
@@ -93,16 +92,14 @@ class Intrinsic(Method[IntrinsicServer]):
         KINDS.check(self.subspace)
         formats.by_name(self.uplink)
         choices.check("downlink", self.downlink, choices.DOWNLINKS)
-        for way, format, bits in (("up", self.uplink, self.up_bits), ("down", self.downlink, self.down_bits)):
-            lattice.check_bits(f"{way}_bits", bits)
-            if bits != PLAIN_BITS and format != "f32":
-                raise ValueError(f"{way}link {format} and {way}_bits {bits:g} are two formats: choose one")
+        check_format("up", self.uplink, self.up_bits)
+        check_format("down", self.downlink, self.down_bits)
         if not 0 <= self.down_tilt < 1:
             raise ValueError(f"down_tilt must be 0 to below 1, got {self.down_tilt:g}")
 
     @property
     def linear(self) -> bool:
-        return formats.by_name(self.uplink).exact and self.up_bits == PLAIN_BITS
+        return self.up.exact
 
     @property
     def on_device(self) -> bool:
@@ -110,12 +107,12 @@ class Intrinsic(Method[IntrinsicServer]):
 
     @property
     def incomparable(self) -> str:
-        if self.up_bits >= FAITHFUL:
-            return ""
-        return (
-            f"with --up-bits {self.up_bits:g} those are true in the mean alone, which such a rule does not "
-            f"take: {FAITHFUL} bits or more"
-        )
+        return self.up.incomparable
+
+    @property
+    def up(self) -> Uplink:
+        """How A^T v goes up."""
+        return Uplink(self.uplink, self.up_bits)
 
     @property
     def down(self) -> Downlink:
@@ -241,14 +238,9 @@ class Intrinsic(Method[IntrinsicServer]):
             A = self.matrix(vs.shape[1], model.stage, k)
             xs[rows] = A.project_many(vs if len(rows) == len(vs) else vs[rows])
         return [
-            wire.payload([self._up(x, key)], stage=model.stage, route=k, key=key)
+            wire.payload([self.up.block(x, key)], stage=model.stage, route=k, key=key)
             for x, k, key in zip(xs, routes, keys, strict=True)
         ]
-
-    def _up(self, x: Tensor, key: Key) -> Block:
-        if self.up_bits == PLAIN_BITS:
-            return wire.block(x, self.uplink, key)
-        return lattice.dithered(x, key, lattice.step_of(x, self.up_bits))
 
     def upload_numbers(self, D: int) -> int:
         return self.dim
@@ -260,9 +252,7 @@ class Intrinsic(Method[IntrinsicServer]):
         k = up.route
         if up.stage != acc.stage or k >= self.subspaces:
             raise WireError(f"an update for stage {up.stage}, subspace {k}: the round is at {acc.stage}")
-        if self.up_bits == PLAIN_BITS:
-            return k, only_block(up).numbers(self.dim)
-        return k, lattice.read_dithered(only_block(up), self.dim, up.key)
+        return k, self.up.read(only_block(up), self.dim, up.key)
 
     def step(self, server: IntrinsicServer, acc: Accumulator, round: RoundInfo) -> IntrinsicServer:
         if acc.weight == 0:
@@ -303,29 +293,9 @@ class Intrinsic(Method[IntrinsicServer]):
         return torch.stack(new) * (self.dim / D)
 
     def state(self, server: IntrinsicServer) -> dict[str, Any]:
-        """Base goes with it only where the log does not give it back; else the log is the model."""
-        return {
-            **({"base": server.base.cpu()} if server.log.folded else {}),
-            "version": server.version,
-            "exact": server.exact,
-            "sigma": server.sigma,
-            **server.log.state(),
-            "trail": self.down.state(server.trail),
-            "epoch": server.epoch,
-            "optimiser": server.optimiser,
-        }
+        return server.state(self.down)
 
     def restore(self, theta0: Tensor, layout: Layout, state: dict[str, Any]) -> IntrinsicServer:
-        base, log = state.get("base", theta0).to(theta0.device), logs.restored(state)
-        for e, final in enumerate(() if log.folded else log.blocks):
-            base = self._expand(base, e, self._sigma(final))
-        return IntrinsicServer(
-            version=state["version"],
-            base=base,
-            exact=state["exact"],
-            sigma=state["sigma"],
-            log=log,
-            epoch=state["epoch"],
-            optimiser=state["optimiser"],
-            trail=self.down.restore(state.get("trail", {})),
+        return stages.restored(
+            state, theta0, self.down, lambda base, e, final: self._expand(base, e, self._sigma(final))
         )

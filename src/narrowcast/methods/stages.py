@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
+from narrowcast.methods import logs
 from narrowcast.methods.base import RoundInfo, Server
-from narrowcast.methods.downlinks import Trail
+from narrowcast.methods.downlinks import Downlink, Trail
 from narrowcast.methods.logs import Log
 from narrowcast.methods.optimisers import State
+from narrowcast.wire.messages import Block
+
+Fold = Callable[[Tensor, int, Block], Tensor]  # (base, stage, its last Sigma) -> the next base
 
 
 @dataclass(frozen=True)
@@ -32,3 +38,33 @@ class IntrinsicServer(Server):
         if refresh == "epoch":  # the second half catches up after an empty last round
             return round.epoch_end or round.epoch > self.epoch
         return 0 < int(refresh) <= self.version - self.log.starts[-1]
+
+    def state(self, down: Downlink) -> dict[str, Any]:
+        """Base goes with it only where the log does not give it back; else the log is the model."""
+        return {
+            **({"base": self.base.cpu()} if self.log.folded else {}),
+            "version": self.version,
+            "exact": self.exact,
+            "sigma": self.sigma,
+            **self.log.state(),
+            "trail": down.state(self.trail),
+            "epoch": self.epoch,
+            "optimiser": self.optimiser,
+        }
+
+
+def restored(state: dict[str, Any], theta0: Tensor, down: Downlink, fold: Fold) -> IntrinsicServer:
+    """The server that had this state."""
+    base, log = state.get("base", theta0).to(theta0.device), logs.restored(state)
+    for e, final in enumerate(() if log.folded else log.blocks):
+        base = fold(base, e, final)
+    return IntrinsicServer(
+        version=state["version"],
+        base=base,
+        exact=state["exact"],
+        sigma=state["sigma"],
+        log=log,
+        epoch=state["epoch"],
+        optimiser=state["optimiser"],
+        trail=down.restore(state.get("trail", {})),
+    )

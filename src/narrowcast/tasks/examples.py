@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
+from narrowcast.numerics.flat import all_finite
+
 Examples = tuple[Tensor, Tensor]  # (inputs, targets)
 CHUNK = 1024
 FORMS = "give (inputs, targets) as tensors or arrays, or a Dataset or DataLoader of such pairs"
@@ -20,6 +22,12 @@ def as_examples(given: Any, part: str) -> Examples:
 
     Of a DataLoader the data set and the collate function count; which examples a step takes, the run says.
     """
+    examples = _gathered(given, part)
+    _check(examples, part)
+    return examples
+
+
+def _gathered(given: Any, part: str) -> Examples:
     if isinstance(given, TensorDataset):
         given = given.tensors
     if isinstance(given, tuple | list) and len(given) == 2:
@@ -71,3 +79,17 @@ def _tensor(values: Any, what: str) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{what} are no numbers ({str(error).splitlines()[0]}): {FORMS}") from None
+
+
+def _check(examples: Examples, part: str) -> None:
+    inputs, targets = examples
+    if len(inputs) != len(targets) or not len(targets):
+        raise ValueError(
+            f"{part} has {len(inputs)} inputs and {len(targets)} targets: each input needs one target, and a "
+            "task at least one example"
+        )
+    for values, what in ((inputs, "inputs"), (targets, "targets")):
+        if values.is_floating_point() and not all_finite(values):
+            raise ValueError(
+                f"{part}'s {what} have NaN or infinite values: clean or drop those examples first"
+            )

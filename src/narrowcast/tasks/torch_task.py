@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from narrowcast.numerics.devices import names
-from narrowcast.numerics.flat import all_finite
 from narrowcast.numerics.keyed import Key
 from narrowcast.rounds.task import Batch, IndexArray, Task
 from narrowcast.tasks import side_effects
@@ -84,8 +83,6 @@ class TorchTask(ModuleTask):
         self._train, self._test = train, test = as_examples(train, "train"), as_examples(test, "test")
         self._vmap = True
         self._layers = plain_layers(module)
-        _check_examples(train, "train")
-        _check_examples(test, "test")
         check_clients(clients, len(train[1]))
         self._move_data()
 
@@ -292,17 +289,3 @@ class TorchTask(ModuleTask):
                 f'{tuple(losses.shape)}: pass reduction="none" to torch\'s losses'
             )
         return losses
-
-
-def _check_examples(examples: Examples, part: str) -> None:
-    inputs, targets = examples
-    if len(inputs) != len(targets) or not len(targets):
-        raise ValueError(
-            f"{part} has {len(inputs)} inputs and {len(targets)} targets: each input needs one target, and a "
-            "task at least one example"
-        )
-    for values, what in ((inputs, "inputs"), (targets, "targets")):
-        if values.is_floating_point() and not all_finite(values):
-            raise ValueError(
-                f"{part}'s {what} have NaN or infinite values: clean or drop those examples first"
-            )
