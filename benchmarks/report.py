@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from aims import of_kernels, of_peers, of_rounds, of_sizes
+
 HERE = Path(__file__).parent
 CALLS = ("project", "add_expanded")
 PAGE = HERE.parent / "docs" / "performance.md"
@@ -142,11 +144,13 @@ def clients() -> str:
 
 
 def peers() -> str:
-    rows = []
+    rows, ours = [], dict[str, float]()
     for r in load("peers")["rows"]:
+        if r["engine"] == "narrowcast" and "error" not in r:
+            ours.setdefault(r["case"], r["seconds_per_round"])  # the first is the plain one
         what = f"{r['engine']} {r.get('method', '')}".strip()
         if "error" in r:
-            rows.append([r["case"], what, r["error"][:60], ""])
+            rows.append([r["case"], what, r["error"][:60], "", ""])
         else:
             rows.append(
                 [
@@ -154,9 +158,28 @@ def peers() -> str:
                     what,
                     f"{r['seconds_per_round']:.4g}",
                     f"{r['accuracy']:.4f}" if r.get("accuracy") else "",
+                    "" if r["engine"] == "narrowcast" else f"{r['seconds_per_round'] / ours[r['case']]:.1f}",
                 ]
             )
-    return table(["case", "engine", "s a round", "accuracy"], rows)
+    return table(["case", "engine", "s a round", "accuracy", "narrowcast is quicker by"], rows)
+
+
+def narrow() -> str:
+    rows = (
+        [name, *(f"{row[which]:.4g}" for which in ("float32", "narrow")), f"{row['ratio']:.2f}"]
+        for name, row in load("narrow")["rounds"].items()
+    )
+    return table(["round", "float32, CPU seconds", "1 bit up, 2 down", "times"], rows)
+
+
+def aims() -> str:
+    found = [
+        *of_kernels(load("kernels")),
+        *of_peers(load("peers")["rows"]),
+        *of_rounds(load("local_steps"), load("narrow"), load("resnet_round")),
+        *of_sizes(load("many_clients"), load("full_size")),
+    ]
+    return table(["what", "aim", "measured", "met"], (aim.row for aim in found))
 
 
 def of_seeds(mean: float, values: list[float]) -> str:
@@ -215,6 +238,8 @@ TABLES = (
     peers,
     local_steps,
     rounds,
+    narrow,
+    aims,
 )
 
 
