@@ -97,7 +97,7 @@ class Stopwatch:
 
     def watch_narrowcast(self) -> None:
         """A round's parts beside the gradient: project, expand, wire (numbers to bytes and back), digest."""
-        self.watch(Subspace, "project", "project")
+        self.watch(Subspace, "project_many", "project")
         self.watch(Subspace, "add_expanded", "expand")
         self.watch(intrinsic, "add_family", "expand")
         for function in ("encode", "decode", "block"):
@@ -105,9 +105,9 @@ class Stopwatch:
         self.watch(wire.Block, "numbers", "wire")
         digest = wire.digest
 
-        def kept(theta: torch.Tensor) -> bytes:
+        def kept(*model: torch.Tensor | None) -> bytes:
             with self.part("digest"):
-                self.digests.append(digest(theta))
+                self.digests.append(digest(*model))
             return self.digests[-1]
 
         wire.digest = kept

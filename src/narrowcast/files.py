@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import xxhash
 
@@ -125,7 +125,25 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RuntimeError(f"{folder} is in use by another narrowcast process") from None
-        yield
+        _locks.append(f)
+        try:
+            yield
+        finally:
+            _locks.remove(f)
+            fcntl.flock(f, fcntl.LOCK_UN)  # whoever else has the file open
+
+
+_locks: list[TextIO] = []  # that this process holds
+
+
+def _leave_locks() -> None:
+    """A forked process shares the locks of its parent, and would hold them when that is gone."""
+    while _locks:
+        _locks.pop().close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
 
 
 @lru_cache

@@ -17,7 +17,9 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from narrowcast.files import locked
 from narrowcast.numerics import pool
+from narrowcast.runs import using_threads
 from narrowcast.runs.prepared import default_threads
 from narrowcast.tasks import forks
 from narrowcast.tasks.forks import Forks
@@ -105,6 +107,68 @@ def test_where_one_is_killed_this_process_goes_on_alone():
     assert ended(killed)
 
 
+def test_what_fails_there_and_not_here_is_done_here_from_then_on():
+    parent = os.getpid()
+
+    def here_alone(theta, job):
+        if os.getpid() != parent:
+            raise RuntimeError("autograd does not go with fork")
+        return work(theta, job)
+
+    made, theta = Forks(here_alone, D, 3, 2), torch.randn(D)
+    assert_right(taken(made, theta, [1, 2, 3]), theta, [1, 2, 3])
+    assert made.useless
+    assert not made.there
+
+
+def test_a_round_begun_within_another_is_right_and_so_is_the_first():
+    made, theta = Forks(work, D, 3, 2), torch.randn(D)
+    first = made.results(theta, [1, 2, 3, 1, 2, 3], partial(work, theta))
+    found = [(losses, rows.clone()) for losses, rows in [next(first)]]
+    assert_right(taken(made, theta + 7, [3, 2, 1, 1]), theta + 7, [3, 2, 1, 1])
+    found += [(losses, rows.clone()) for losses, rows in first]
+    assert_right(found, theta, [1, 2, 3, 1, 2, 3])
+
+
+def test_rows_that_do_not_fit_are_not_taken_for_others():
+    made, theta = Forks(work, D, 2, 1), torch.randn(D)
+    assert_right(taken(made, theta, [2, 3, 1]), theta, [2, 3, 1])
+
+
+def test_a_handler_of_the_parents_does_not_keep_them():
+    """`narrowcast run` finishes its round when it is asked to end; they do not."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        made = Forks(work, D, 1, 3)
+        mine, clock = pids(made), time.monotonic()
+        made.close()
+        assert time.monotonic() - clock < 4
+        assert all(map(ended, mine))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_they_do_not_hold_the_folder_of_a_run(tmp_path):
+    with locked(tmp_path):
+        made = Forks(work, D, 1, 2)
+    with locked(tmp_path):
+        pass
+    assert made.there
+
+
+def test_no_process_to_be_had_leaves_threads(monkeypatch):
+    def refuse(*_):
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(forks, "_begin", refuse)
+    task = convolutions()
+    with pool.using(2):
+        run = nc.Simulation(task, nc.method("fedavg"), nc.Plan(cohort=7, lr=0.1, rounds=1))
+        assert len(list(run)) == 1
+    assert task._forks is None
+    assert len(task.copies()) >= 1
+
+
 def test_they_end_with_who_has_them():
     made = Forks(work, D, 1, 2)
     mine = pids(made)
@@ -156,6 +220,9 @@ def test_a_fork_of_this_process_neither_uses_nor_ends_them():
 def test_a_copy_has_none():
     made = Forks(work, D, 1, 1)
     assert copy.deepcopy(made) is None
+    task = convolutions()
+    task._forks = made
+    assert copy.copy(task)._forks is None
     assert pickle.loads(pickle.dumps(made)) is None
 
 
@@ -183,17 +250,19 @@ def convolutions() -> nc.TorchTask:
     return nc.TorchTask(nn.Sequential(*layers), train=(x, y), test=(x, y), clients=nc.by_class(y, clients=12))
 
 
-@pytest.mark.parametrize("more", [{"local_steps": 3, "local_lr": 0.1}, {"per_client": True}])
+@pytest.mark.parametrize(
+    "more", [{"local_steps": 3, "local_lr": 0.1}, {"per_client": True}, {"local_steps": 1}]
+)
 def test_a_run_is_the_same_bit_for_bit_with_any_number_of_processes(more):
     found = []
     for count in (1, 2, 3):
         task = convolutions()
-        with pool.using(count):
+        with using_threads(count):
             run = nc.Simulation(task, nc.method("fedavg"), nc.Plan(cohort=7, lr=0.1, rounds=3, **more))
             records = list(run)
         found.append((records[-1].loss, run.theta))
         forked = task._forks
-        assert (forked.count if forked else 0) == (count if count > 1 else 0)
+        assert (forked.count if forked else 0) == (count if count > 1 and more != {"local_steps": 1} else 0)
     for loss, theta in found[1:]:
         assert loss == found[0][0]
         assert torch.equal(theta, found[0][1])

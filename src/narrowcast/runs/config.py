@@ -83,7 +83,7 @@ class RunConfig(BaseModel):
         None, description="bits of a number down, 0.25 to 16, points of a lattice (default: 32; narrow: 2)"
     )
     down_tilt: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        None, description="of --down-bits: this share more at the start, less at the end (narrow: 0.4)"
+        None, description="of --down-bits: this share more at the start, less at the end (default: 0)"
     )
 
     k: Positive | None = Field(
@@ -168,7 +168,8 @@ class RunConfig(BaseModel):
         description="of theta and training: auto (a GPU, if the run can use it), cpu, cuda, cuda:1, mps",
     )
     threads: Annotated[int, COUNT, Field(ge=1, le=4096)] | None = Field(
-        None, description="of this machine (default: 1 for small models, else all cores)"
+        None,
+        description="of this machine (default: 1 for a small model whose clients share a batch, else all)",
     )
 
     clients: Positive | None = Field(None, description="number of clients (default: the task's)")

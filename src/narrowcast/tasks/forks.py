@@ -6,7 +6,8 @@ own, and the data as they are. Theta goes to it, and updates come back, through 
 through a pipe. Every client is computed as one process alone would, so no bit depends on their number.
 
 A process ends when its task does, or when whoever forked it is gone. One that fails at a job says so, and the
-job is done here, where its error belongs; where one has died, this process goes on alone.
+job is done here, where its error belongs; where one has died, this process goes on alone. What is changed in
+the module or the data after the fork, theta apart, is not seen by it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -29,6 +30,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from narrowcast.numerics import pool
+
+End = tuple[BaseProcess, Connection]
 Rows = tuple[list[float], Tensor]  # (losses, an update a row (C, D))
 Answer = tuple[int, int, list[float] | None]  # (round, job, its losses; None: it failed)
 Work = Callable[[Tensor, Any], Rows]  # (theta, job)
@@ -50,8 +54,15 @@ class Forks:
         self.count = count = max(1, min(count, MEMORY // (4 * D * most * SLOTS)))
         self._theta = _shared(1, D)[0]
         self._rows = _shared(count * SLOTS * most, D).view(count, SLOTS, most, D)
-        self._ends = [_begin(work, self._theta, rows) for rows in self._rows]
+        self.useless = False  # they fail at what this process can do
+        self._ends: list[End] = []
         self.close = weakref.finalize(self, _end, self._ends, self._owner)
+        try:
+            for rows in self._rows:
+                self._ends.append(_begin(work, self._theta, rows, [end for _, end in self._ends]))
+        except OSError:
+            self.close()
+            raise
 
     def __reduce__(self) -> Any:
         """A copy of a task has none, and forks its own."""
@@ -70,16 +81,20 @@ class Forks:
         """What `work` makes of each job, in order, valid until the next; `here` does one in this process."""
         self._theta.copy_(theta)
         self._round += 1
-        asked = 0
+        mine, asked = self._round, 0
         for j, job in enumerate(jobs):
-            while asked < min(len(jobs), j + SLOTS * self.count):
+            while asked < min(len(jobs), j + SLOTS * self.count) and self._round == mine:
                 self._ask(asked, jobs[asked])
                 asked += 1
-            losses = self._answer(j)
-            if losses is None:
-                yield here(job)
-            else:
+            losses = self._answer(j) if self._round == mine else None  # else another began meanwhile
+            if losses is not None:
                 yield losses, self._rows[*self._place(j)][: len(losses)]
+                continue
+            failed, done = self.there and self._round == mine, here(job)
+            if failed:  # there, but not here
+                self.useless = True
+                self.close()
+            yield done
 
     def _place(self, j: int) -> tuple[int, int]:
         """The process that does job j, and its slot for it."""
@@ -87,29 +102,38 @@ class Forks:
 
     def _ask(self, j: int, job: Any) -> None:
         process, slot = self._place(j)
-        if self.there:
-            try:
+        with self._whole():
+            if self.there:
                 self._ends[process][1].send_bytes(_packed((self._round, j, slot, job)))
-            except OSError:
-                self.close()
 
     def _answer(self, j: int) -> list[float] | None:
         """The losses of job j; None: it failed, or its process is gone."""
-        try:
+        with self._whole():
             while self.there:  # an earlier round, of which nobody wanted the rest, may have left answers
                 answer: Answer = pickle.loads(self._ends[j % self.count][1].recv_bytes())
                 if answer[:2] == (self._round, j):
                     return answer[2]
+        return None
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """A message is sent or read whole, or was the last: after Ctrl-C in its middle nobody could go on."""
+        try:
+            yield
         except (EOFError, OSError):
             self.close()
-        return None
+        except BaseException:
+            self.close()
+            raise
 
 
 class _Pickler(pickle.Pickler):
     """Small tensors as arrays: torch's own way takes a file or a hundred times as long."""
 
     def reducer_override(self, thing: Any) -> Any:
-        return (torch.from_numpy, (thing.numpy(),)) if isinstance(thing, Tensor) else NotImplemented
+        if isinstance(thing, Tensor):
+            return torch.from_numpy, (thing.detach().cpu().numpy(),)
+        return NotImplemented
 
 
 def _packed(message: Any) -> bytes:
@@ -122,10 +146,12 @@ def _shared(rows: int, D: int) -> Tensor:
     return torch.frombuffer(mmap.mmap(-1, 4 * rows * D), dtype=torch.float32).view(rows, D)
 
 
-def _begin(work: Work, theta: Tensor, rows: Tensor) -> tuple[BaseProcess, Connection]:
+def _begin(work: Work, theta: Tensor, rows: Tensor, others: list[Connection]) -> End:
+    """A process, and our end of the pipe to it; it closes what is the parent's, so that it hears the end."""
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe()
-    process = fork.Process(target=_serve, args=(work, theta, rows, theirs, os.getpid()), daemon=True)
+    given = (work, theta, rows, theirs, [ours, *others], os.getpid())
+    process = fork.Process(target=_serve, args=given, daemon=True)
     with warnings.catch_warnings():  # of other threads: what is used here holds no lock of theirs
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
@@ -133,19 +159,26 @@ def _begin(work: Work, theta: Tensor, rows: Tensor) -> tuple[BaseProcess, Connec
     return process, ours
 
 
-def _serve(work: Work, theta: Tensor, rows: Tensor, end: Connection, parent: int) -> None:
+def _serve(
+    work: Work, theta: Tensor, rows: Tensor, end: Connection, others: list[Connection], parent: int
+) -> None:
     """Do jobs until the pipe is closed, or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever forked this
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's own handler would finish a round first
     torch.set_num_threads(1)
+    pool.set_threads(1)
     try:
+        for other in others:
+            other.close()
         while os.getppid() == parent:
             if not end.poll(LISTENING):
                 continue
             round, j, slot, job = pickle.loads(end.recv_bytes())
             losses: list[float] | None = None
             with suppress(Exception):  # it is done again there, and raises there
-                losses, made = work(theta, job)
-                rows[slot, : len(losses)] = made
+                found, made = work(theta, job)
+                rows[slot, : len(found)] = made
+                losses = found
             end.send_bytes(pickle.dumps((round, j, losses)))
     except (EOFError, OSError):
         pass
@@ -153,9 +186,9 @@ def _serve(work: Work, theta: Tensor, rows: Tensor, end: Connection, parent: int
         os._exit(0)  # nothing of the parent's is to be flushed or ended here
 
 
-def _end(ends: list[tuple[BaseProcess, Connection]], owner: int) -> None:
+def _end(ends: list[End], owner: int) -> None:
     for process, end in ends:
         end.close()
         if os.getpid() == owner:
-            process.terminate()
-            process.join(LISTENING)
+            process.kill()  # there is nothing for it to finish
+            process.join()

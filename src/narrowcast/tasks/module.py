@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -14,7 +15,7 @@ from narrowcast.numerics.flat import FlatParameters
 from narrowcast.rounds.task import Batch, IndexArray, Task
 from narrowcast.tasks import forks, side_effects
 from narrowcast.tasks.forks import Forks, Rows
-from narrowcast.tasks.workers import SMALL, copies, in_workers
+from narrowcast.tasks.workers import SMALL, alone, copies, in_workers
 
 
 class Steps(NamedTuple):
@@ -76,6 +77,10 @@ class ModuleTask(Task):
     def separable(self) -> bool:
         return not (side_effects.mixes_by_type(self.module) or side_effects.draws_by_type(self.module))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has: processes of its own, where it needs some."""
+        return {**vars(self), "_forks": None}
+
     def theta0(self) -> Tensor:
         return self._theta0.clone()
 
@@ -112,13 +117,23 @@ class ModuleTask(Task):
     def shared_out(self, theta: Tensor, jobs: Sequence[Any], most: int) -> Iterator[Rows]:
         """What each job comes to (`do`), in order, at most so many rows: by processes where there can be
         some, else by threads with a copy of the module each."""
-        if len(jobs) > 1 and pool.threads() > 1 and forks.possible():
-            if self._forks is None or not self._forks.fit(most, pool.threads()):
-                self._forks = Forks(self.do, self.layout.size, most, pool.threads())
-            yield from self._forks.results(theta, jobs, lambda job: self.do(theta, job))
+        if len(jobs) > 1 and pool.threads() > 1 and (forked := self._forked(most)):
+            yield from forked.results(theta, jobs, lambda job: alone(lambda: self.do(theta, job)))
             return
         copies = self.copies()
         yield from in_workers(jobs, lambda job, worker: copies[worker].do(theta, job), len(copies))
+
+    def _forked(self, most: int) -> Forks | None:
+        """The processes of this task; None: there can be none, or they were of no use."""
+        made = self._forks
+        if not forks.possible() or (made is not None and made.useless):
+            return None
+        if made is None or not made.fit(most, pool.threads()):
+            made = self._forks = None  # before there are others: they would keep its memory
+            rows = 1 << (most - 1).bit_length()  # clients may be of many sizes
+            with suppress(OSError):  # no more processes, or no memory for them
+                self._forks = Forks(self.do, self.layout.size, rows, pool.threads())
+        return self._forks
 
     def do(self, theta: Tensor, job: Any) -> Rows:
         """A client's steps, by this module alone."""
@@ -131,10 +146,11 @@ class ModuleTask(Task):
     def gradient(self, theta: Tensor, batch: Batch) -> tuple[float, Tensor]:
         parts = self.parts(batch)
         if len(parts) == 1:
-            return self.part_gradient(theta, batch)
+            take = partial(self.part_gradient, theta, batch)
+            return alone(take) if self.workers_do else take()  # bits would depend on torch's threads
         copies = self.copies()
         if len(copies) == 1:  # the same additions, in the memory of the gradient
-            return next(in_workers([parts], lambda every, _: self.part_gradient(theta, *every), 1))
+            return alone(lambda: self.part_gradient(theta, *parts))
         loss, total = 0.0, torch.zeros_like(theta)
         for one, v in in_workers(parts, lambda part, i: copies[i].part_gradient(theta, part), len(copies)):
             loss += one

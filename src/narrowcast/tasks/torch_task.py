@@ -123,7 +123,7 @@ class TorchTask(ModuleTask):
         turned = y.clone()
         turned[index] = y.max() - y[index]
         task = copy(self)  # the module and its memory are shared
-        task._train, task._others, task._forks = (x, turned), [], None  # workers have examples too
+        task._train, task._others = (x, turned), []  # workers' copies have examples too
         return task
 
     def objectives(self, batch: Batch) -> Iterator[Tensor]:

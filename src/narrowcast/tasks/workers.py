@@ -58,6 +58,11 @@ def in_workers(
         yield from (done.pop(i) for i in range(count))
 
 
+def alone(work: Callable[[], Made]) -> Made:
+    """work() as a worker does it, with one thread of torch."""
+    return next(in_workers([None], lambda *_: work(), 1))
+
+
 def copies(task: Kind, count: int) -> list[Kind]:
     """`count` more of the task, which share its data: modules, theta and gradients are their own.
 
