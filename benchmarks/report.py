@@ -144,10 +144,11 @@ def clients() -> str:
 
 
 def peers() -> str:
-    rows, ours = [], dict[str, float]()
-    for r in load("peers")["rows"]:
+    found, rows, ours = load("peers")["rows"], [], dict[str, float]()
+    for r in found:
         if r["engine"] == "narrowcast" and "error" not in r:
             ours.setdefault(r["case"], r["seconds_per_round"])  # the first is the plain one
+    for r in found:
         what = f"{r['engine']} {r.get('method', '')}".strip()
         if "error" in r:
             rows.append([r["case"], what, r["error"][:60], "", ""])

@@ -93,7 +93,7 @@ def _set_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend("my-app")
     Path("my-app/app/mine.py").write_text(Path("mine.py").read_text())
     settings = Path("my-app/pyproject.toml")
-    rate = run_folder.load_config(Path("runs/first")).lr
+    rate = run_folder.load_config(Path("runs/first")).rate / 8
     text = settings.read_text().replace("dim = 512 ", "dim = 128 ").replace("lr = 40.0 ", f"lr = {rate} ")
     assert "dim = 128" in text
     assert f"lr = {rate}" in text
