@@ -29,7 +29,8 @@ from narrowcast_studies.reproduce.table import lines, standard_error
 from narrowcast_studies.study import Outcome
 
 SIZE = (9, 6)  # inches of a panel
-AXES = {"dim": "d", "participation": "share of the asked clients that come"}
+AXES = {"dim": "d", "participation": "share of the asked clients that come", "dp_epsilon": "epsilon"}
+MANY = 6  # lines, whose legend would cover them
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,10 @@ def _lines(axes: Axes, figure: Figure, marks: list[Mark]) -> None:
         ticks = sorted({mark.x for mark in marks})
         axes.set_xticks(ticks, [f"{x:,.10g}".replace(",", " ") for x in ticks])
     axes.set_xlabel(AXES.get(figure.x, figure.x))
-    axes.legend()
+    if len(names) + len(levels) < MANY:
+        axes.legend()
+    else:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, frameon=False)
 
 
 def _group(outcome: Outcome, by: str) -> str:
