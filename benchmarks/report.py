@@ -149,7 +149,7 @@ def peers() -> str:
         if r["engine"] == "narrowcast" and "error" not in r:
             ours.setdefault(r["case"], r["seconds_per_round"])  # the first is the plain one
     for r in found:
-        what = f"{r['engine']} {r.get('method', '')}".strip()
+        what, theirs = f"{r['engine']} {r.get('method', '')}".strip(), r["engine"] != "narrowcast"
         if "error" in r:
             rows.append([r["case"], what, r["error"][:60], "", ""])
         else:
@@ -159,7 +159,7 @@ def peers() -> str:
                     what,
                     f"{r['seconds_per_round']:.4g}",
                     f"{r['accuracy']:.4f}" if r.get("accuracy") else "",
-                    "" if r["engine"] == "narrowcast" else f"{r['seconds_per_round'] / ours[r['case']]:.1f}",
+                    f"{r['seconds_per_round'] / ours[r['case']]:.1f}" if theirs and r["case"] in ours else "",
                 ]
             )
     return table(["case", "engine", "s a round", "accuracy", "narrowcast is quicker by"], rows)

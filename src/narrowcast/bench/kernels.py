@@ -103,13 +103,14 @@ def subspaces(sizes: list[tuple[int, int]], common: bool = True) -> Iterator[Mea
         g, base, out = torch.randn(D), torch.randn(D), torch.empty(D)
         x, y = torch.randn(d), torch.empty(d)
         A, F = Rotation(D, d, 1), Fastfood(D, d, 1)
+        copies = _copies(g, out)
         calls: dict[str, Callable[[], Any]] = {
-            **_copies(g, out),
+            **copies,
             "project": partial(A.project, g, y),
             "add_expanded": partial(A.add_expanded, base, x, out),
         }
         took = best_by_turns(calls, seconds=4)
-        row: Measured = {"D": D, "d": d, "copy_s": min(took.pop(name) for name in _copies(g, out))}
+        row: Measured = {"D": D, "d": d, "copy_s": min(took.pop(name) for name in copies)}
         row.update((f"{name}_s", seconds) for name, seconds in took.items())
         row["fastfood_project_s"] = best(partial(F.project, g, y), 2)
         row["fastfood_add_expanded_s"] = best(partial(F.add_expanded, base, x, out), 2)
