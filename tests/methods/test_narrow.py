@@ -184,7 +184,7 @@ def downloads(epochs, first, **options):
         acc.total[:] = noise + drift * 0.3
         acc = type(acc)(acc.total, 1.0, acc.stage, 1)
         info = (number // period, False, min(number + 1, rounds - number) / rounds, period)
-        server = m.step(server, acc, RoundInfo(number, *info, (number + 0.5) / rounds))
+        server = m.step(server, acc, RoundInfo(number, *info))
 
 
 @pytest.mark.parametrize("bits", [0.75, 2.5, 6.0])
@@ -208,30 +208,10 @@ def test_theta_follows_sigma_from_the_first_round(name):
     for number in range(60):
         acc = m.zero(server)
         acc.total[:] = torch.from_numpy(keyed.normals(number, Purpose.NORMALS, dim)).view(1, dim) + 0.3
-        info = RoundInfo(number, 0, False, 0.01, period, number / 120)
+        info = RoundInfo(number, 0, False, 0.01, period)
         server = m.step(server, type(acc)(acc.total, 1.0, acc.stage, 1), info)
         away = (server.sigma - server.exact).norm() / server.exact.norm()
         assert away < 0.45  # rounded to 2 bits: 0.3 of a Gaussian's deviation
-
-
-@pytest.mark.parametrize("refresh", [10**9, 20])
-def test_a_tilt_spends_bits_early_and_as_many_in_all(refresh):
-    options = {"dim": 1024, "down_bits": 2.0, "down_tilt": 0.4, "refresh": refresh}
-    runs = [list(downloads(6, first, **options)) for first in (3, 10, 17)]
-    numbers, total = map(sum, zip(*(pair for run in runs for pair in run), strict=True))
-    assert abs(total / numbers / 2.0 - 1) < 0.15
-    halves = [
-        sum(bits for run in runs for _, bits in run[part])
-        / sum(count for run in runs for count, _ in run[part])
-        for part in (slice(0, 3), slice(3, 6))
-    ]
-    assert halves[0] > 1.3 * halves[1]  # 2.4 and 1.6 bits are asked for
-
-
-@pytest.mark.parametrize("tilt", [-0.1, 1.0, float("nan")])
-def test_a_tilt_out_of_range_is_refused(tilt):
-    with pytest.raises(ValueError, match="down_tilt"):
-        method("static", down_bits=2.0, down_tilt=tilt)
 
 
 def test_a_change_that_is_too_far_is_refused():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
+import multiprocessing
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 
@@ -119,6 +122,40 @@ def test_what_fails_there_and_not_here_is_done_here_from_then_on():
     assert_right(taken(made, theta, [1, 2, 3]), theta, [1, 2, 3])
     assert made.useless
     assert not made.there
+
+
+def test_one_that_waits_for_a_lock_of_the_parents_is_given_up(monkeypatch):
+    """A thread holds it while the process is forked: in there nobody will ever let go of it."""
+    monkeypatch.setattr(forks, "STUCK", 0.3)
+    lock, theta, jobs = threading.Lock(), torch.randn(D), [2, 1, 2, 1]
+
+    def careful(theta, job):
+        with lock:
+            return work(theta, job)
+
+    with lock:
+        made = Forks(careful, D, 2, 2)
+    there = pids(made)
+    assert_right(taken(made, theta, jobs), theta, jobs)
+    assert made.useless
+    assert all(map(ended, there))
+
+
+def test_one_that_computes_for_long_is_waited_for(monkeypatch):
+    monkeypatch.setattr(forks, "STUCK", 0.05)
+    monkeypatch.setattr(forks, "_ticks", lambda _, count=itertools.count(): (str(next(count)),))
+    made, theta = Forks(work, D, 1, 1), torch.randn(D)
+    found = [losses for losses, _ in made.results(theta, [-0.5], lambda job: pytest.fail("done here"))]
+    assert found == [[1.0]]
+    assert not made.useless
+    made.close()
+
+
+def test_time_on_a_core_is_counted():
+    this, until = multiprocessing.current_process(), time.monotonic() + 60
+    before = forks._ticks(this)
+    while forks._ticks(this) == before:
+        assert time.monotonic() < until
 
 
 def test_a_round_begun_within_another_is_right_and_so_is_the_first():

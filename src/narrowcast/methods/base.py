@@ -40,7 +40,6 @@ class RoundInfo:
     epoch_end: bool
     rate: float
     period: int = 1  # rounds between two visits of a client that comes once an epoch
-    progress: float = 0.5  # how much of the run is over, 0 to 1
 
 
 @dataclass(frozen=True)

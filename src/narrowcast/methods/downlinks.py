@@ -155,13 +155,9 @@ class AsNumbers(Downlink):
 
 @dataclass(frozen=True)
 class OnLattice(Downlink):
-    """w = s rint(Sigma / s), and k' - rint(w / s') from one version to another.
-
-    A tilt spends more bits at the start and fewer at the end: `bits` as a mean over the run.
-    """
+    """w = s rint(Sigma / s), and k' - rint(w / s') from one version to another."""
 
     bits: float
-    tilt: float = 0.0
 
     def size(self, count: int) -> float:
         return self.bits * count / 8
@@ -175,16 +171,15 @@ class OnLattice(Downlink):
     ) -> tuple[Trail | None, Tensor]:
         assert trail is not None
         values, count, period = finite(exact).reshape(-1).numpy(), exact.numel(), round.period
-        bits = self.bits * (1 + self.tilt * (1 - 2 * round.progress))
         start = self._start(trail, version - trail.pace.horizon(period), stage)
         change = self._change(values, start)
-        pace = trail.pace.after(change, float(np.abs(values).max()), count, bits, period)
+        pace = trail.pace.after(change, float(np.abs(values).max()), count, self.bits, period)
         points = lattice.nearest(exact, pace.step)
         if float(np.abs(points.numbers).max(initial=0)) * pace.step > rans.GREATEST:
             raise Diverged("the server's Sigma is beyond all numbers: lower --lr")
         trail = replace(trail, pace=pace).followed_by(version, stage, points)
         took = self._taken(trail, version - period, stage)
-        return replace(trail, pace=pace.paid(took, count, bits, period)), points.values.view_as(exact)
+        return replace(trail, pace=pace.paid(took, count, self.bits, period)), points.values.view_as(exact)
 
     def restart(self, trail: Trail | None, version: int, stage: int) -> Trail | None:
         assert trail is not None

@@ -78,7 +78,6 @@ class Intrinsic(Method[IntrinsicServer]):
     downlink: str = "f32"
     up_bits: float = PLAIN_BITS
     down_bits: float = PLAIN_BITS
-    down_tilt: float = 0.0
 
     def __post_init__(self) -> None:
         if self.dim < 1 or not 1 <= self.subspaces <= MAX_SUBSPACES:
@@ -94,8 +93,6 @@ class Intrinsic(Method[IntrinsicServer]):
         choices.check("downlink", self.downlink, choices.DOWNLINKS)
         check_format("up", self.uplink, self.up_bits)
         check_format("down", self.downlink, self.down_bits)
-        if not 0 <= self.down_tilt < 1:
-            raise ValueError(f"down_tilt must be 0 to below 1, got {self.down_tilt:g}")
 
     @property
     def linear(self) -> bool:
@@ -117,9 +114,7 @@ class Intrinsic(Method[IntrinsicServer]):
     @property
     def down(self) -> Downlink:
         """How Sigma goes down."""
-        if self.down_bits == PLAIN_BITS:
-            return AsNumbers(self.downlink)
-        return OnLattice(self.down_bits, self.down_tilt)
+        return AsNumbers(self.downlink) if self.down_bits == PLAIN_BITS else OnLattice(self.down_bits)
 
     @property
     def setting(self) -> str:

@@ -135,8 +135,7 @@ class Training(ABC):
     def advance(self, acc: Accumulator, record: RoundRecord) -> None:
         """The server's step, and the evaluation where one is due."""
         number, period = self.round, self.cohorts.rounds_per_epoch
-        progress = (number + 0.5) / self.rounds
-        info = RoundInfo(number, record.epoch, self.cohorts.epoch_end(number), record.rate, period, progress)
+        info = RoundInfo(number, record.epoch, self.cohorts.epoch_end(number), record.rate, period)
         if self.releases is not None:
             self.releases.spend(number)
         with own_settings():

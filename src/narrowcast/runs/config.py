@@ -82,9 +82,6 @@ class RunConfig(BaseModel):
     down_bits: Bits | None = Field(
         None, description="bits of a number down, 0.25 to 16, points of a lattice (default: 32; narrow: 2)"
     )
-    down_tilt: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        None, description="of --down-bits: this share more at the start, less at the end (default: 0)"
-    )
 
     k: Positive | None = Field(
         None, description="coordinates in an upload of topk, fetchsgd, stc, dgc, ef21 (default: D/100)"

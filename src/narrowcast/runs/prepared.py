@@ -21,11 +21,12 @@ from narrowcast.runs import bases
 from narrowcast.runs.config import ELSEWHERE, RENAMED, RunConfig
 from narrowcast.runs.modelfile import Base
 from narrowcast.tasks.table import build, settings_of
+from narrowcast.tasks.workers import SMALL
+from narrowcast.wire.codes.lattice import PLAIN_BITS
 from narrowcast.wire.earlier import digest1
 
 # Settings that came after the first version and are never None: an identity lacks those that say nothing.
 LATER = ("aggregate", "tolerate", "attackers", "attack")
-SMALL_MODEL = 1_000_000  # parameters: below, a second thread only waits for the first
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,9 @@ class Prepared:
 
 
 def default_threads(task: Task) -> int:
-    """One for a small model, unless its clients are spread over processes."""
-    return 1 if task.layout.size < SMALL_MODEL and not task.spreads else pool.default_threads()
+    """One for a small model, where a second only waits for the first, unless its clients are spread over
+    processes."""
+    return 1 if task.layout.size < SMALL and not task.spreads else pool.default_threads()
 
 
 def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> Prepared:
@@ -93,8 +95,8 @@ def prepare(config: RunConfig, task: Task | None = None, salt: bytes = b"") -> P
             **plan.aggregate.found(),
             **{
                 name: value
-                for name, plain in (("up_bits", 32.0), ("down_bits", 32.0), ("down_tilt", 0.0))
-                if (value := getattr(method, name, plain)) != plain
+                for name in ("up_bits", "down_bits")
+                if (value := getattr(method, name, PLAIN_BITS)) != PLAIN_BITS
             },
             "threads": config.threads or default_threads(task),
         }

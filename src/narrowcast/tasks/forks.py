@@ -6,8 +6,9 @@ own, and the data as they are. Theta goes to it, and updates come back, through 
 through a pipe. Every client is computed as one process alone would, so no bit depends on their number.
 
 A process ends when its task does, or when whoever forked it is gone. One that fails at a job says so, and the
-job is done here, where its error belongs; where one has died, this process goes on alone. What is changed in
-the module or the data after the fork, theta apart, is not seen by it.
+job is done here, where its error belongs; where one has died, or waits for a lock that some thread here held
+when it was forked, this process goes on alone. What is changed in the module or the data after the fork,
+theta apart, is not seen by it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ Work = Callable[[Tensor, Any], Rows]  # (theta, job)
 MEMORY = 1 << 29  # bytes that all may share
 SLOTS = 2  # of rows a process: it fills one while the other is read
 LISTENING = 5.0  # seconds after which a process that has nothing to do looks whether it is an orphan
+STUCK = 60.0  # seconds after which one that has a job, and did not compute for a moment, is given up
 
 
 def possible() -> bool:
@@ -110,7 +112,12 @@ class Forks:
         """The losses of job j; None: it failed, or its process is gone."""
         with self._whole():
             while self.there:  # an earlier round, of which nobody wanted the rest, may have left answers
-                answer: Answer = pickle.loads(self._ends[j % self.count][1].recv_bytes())
+                process, end = self._ends[j % self.count]
+                if not _answers(process, end):
+                    self.useless = True
+                    self.close()
+                    break
+                answer: Answer = pickle.loads(end.recv_bytes())
                 if answer[:2] == (self._round, j):
                     return answer[2]
         return None
@@ -139,6 +146,22 @@ class _Pickler(pickle.Pickler):
 def _packed(message: Any) -> bytes:
     _Pickler(file := io.BytesIO()).dump(message)
     return file.getvalue()
+
+
+def _answers(process: BaseProcess, end: Connection) -> bool:
+    """Whether there is something to read from it, sooner or later; False: it waits for what nobody does."""
+    computed = _ticks(process)
+    while not end.poll(STUCK):
+        before, computed = computed, _ticks(process)
+        if computed == before:
+            return False
+    return True
+
+
+def _ticks(process: BaseProcess) -> tuple[str, ...]:
+    """What the system has counted of its time on a core."""
+    with open(f"/proc/{process.pid}/stat", encoding="utf-8", errors="replace") as f:
+        return tuple(f.read().rsplit(")", 1)[1].split()[11:13])
 
 
 def _shared(rows: int, D: int) -> Tensor:
