@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from narrowcast_studies.reproduce import claims, committed, experiment, figures,
 from narrowcast_studies.reproduce.table import COLUMNS
 from places import ROOT
 
+NOT_RUN = "Not run yet: table1 (`narrowcast reproduce table1`), later (`narrowcast reproduce later`)."
 FILE = """
 title = "words: perplexity against compression"
 about = "Every client has a voice."
@@ -249,25 +251,33 @@ def test_what_other_programs_wrote_is_on_the_page_with_its_verdict(clone):
     assert "- [Winds](../studies/experiments/results/winds.md)\n" in last
 
 
-def test_the_page_opens_with_its_verdicts_in_words():
-    def judged(says: str, verdict: str, where: str = "the paper") -> tuple[object, claims.Judged]:
-        claim = claims.Claim(says=says, kind="ahead", pairs=[("a", "b")], where=where, why="")
-        return None, claims.Judged(claim, [], verdict)
+SHORT = """
+[[paragraph]]
+says = "Static: {words/small: static d=16}, for {words/small: static d=16 / Top-K} times fewer bytes."
+rests_on = [["words", "Static is ahead of Top-K, for fewer bytes", "holds"]]
+"""
 
-    paper = [
-        judged("One", "holds"), judged("One", "holds"),
-        judged("Two", "holds"), judged("Two", "does not hold here"),
-        judged("Three", "holds in part"),
-        judged("Four", "open"), judged("Four", "does not hold here"),
-        judged("Five", "does not hold here"), judged("Five", "not run yet"),
-        judged("Six", "not run yet"),
-    ]  # fmt: skip
-    own = [judged("Ours", "holds", ""), judged("Theirs", "holds", "others"), judged("Not", "open", "")]
-    words = page._in_short(paper, own)
-    assert "hold wherever they were tried: \u201cOne\u201d." in words
-    assert "for some of their pairs: \u201cTwo\u201d; \u201cThree\u201d." in words
-    assert "These are open: \u201cFour\u201d." in words
-    assert "These do not hold here: \u201cFive\u201d." in words
-    assert words.endswith("wherever it was tried, holds: \u201cOurs\u201d.")
-    assert "Six" not in words
-    assert page._in_short([], []) == ""
+
+def test_the_page_opens_with_plain_words_and_the_numbers_of_the_results(clone: Path) -> None:
+    (clone / "studies/experiments/results/in-short.toml").write_text(SHORT)
+    opening, _, _ = page.text().partition("## The paper's claims")
+    assert opening.endswith("\n\nStatic: 15.1, for 5 times fewer bytes.\n\n" + NOT_RUN + "\n\n")
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ('"holds"', '"open"', "which is now 'holds': rewrite the paragraph that begins 'Static"),
+        ("ahead of Top-K", "ahead of all", "which is now None"),
+        (": static d=16}", ": static d=17}", "speaks of 'static d=17' of words, scale small"),
+        ("words/small: static d=16}", "words/medium: static d=16}", "scale medium, which has no results"),
+        ("says", "sais", "sais"),
+    ],
+)
+def test_plain_words_that_the_results_do_not_bear_out_are_refused(
+    clone: Path, was: str, now: str, said: str
+) -> None:
+    assert was in SHORT
+    (clone / "studies/experiments/results/in-short.toml").write_text(SHORT.replace(was, now))
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        page.text()

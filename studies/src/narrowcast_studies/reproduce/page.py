@@ -8,7 +8,7 @@ from pathlib import Path
 from narrowcast.errors import ConfigError
 from narrowcast.files import write_atomically
 from narrowcast.tables import markdown_table
-from narrowcast_studies.reproduce import experiment, sections
+from narrowcast_studies.reproduce import experiment, sections, words
 from narrowcast_studies.reproduce.claims import Judged
 from narrowcast_studies.reproduce.sections import Section
 
@@ -18,13 +18,6 @@ ORDER = (
     "baselines-*", "participation", "matrix", "*",
 )  # fmt: skip
 VERDICT = "Verdict: "
-WORDS = {
-    "holds": "Of the paper's claims these hold wherever they were tried",
-    "in part": "These hold on some tasks, or for some of their pairs",
-    "open": "These are open",
-    "not": "These do not hold here",
-}
-STANDS = (("in part", "holds"), ("open", "open"), ("not", "does not hold"))  # the first that fits
 OPENING = """
 `narrowcast reproduce results` writes this page, every word of its verdicts included, from the files and the
 results of `studies/experiments/`; [how claims are judged](#how-claims-are-judged) stands below the tables.
@@ -69,7 +62,7 @@ def text() -> str:
     parts = [
         "# What was measured",
         sections.filled(OPENING),
-        sections.filled(_in_short(papers, others)),
+        *words.in_short(done),
         *_missing([name for name, section in found.items() if section is None]),
         *_summary("## The paper's claims", papers),
         *_summary("## Claims of other methods, and questions of our own", others),
@@ -96,39 +89,6 @@ def _missing(names: list[str]) -> list[str]:
 
 
 Judgements = list[tuple[Section, Judged]]
-
-
-def _in_short(papers: Judgements, others: Judgements) -> str:
-    """The verdicts in words: what of the paper holds, what does not, what goes beyond it."""
-    found = {word: [] for word in WORDS}  # type: dict[str, list[str]]
-    for says, verdicts in _verdicts(papers).items():
-        found[_together(verdicts)].append(says)
-    parts = [f"{WORDS[word]}: {_listed(says)}." for word, says in found.items() if says]
-    own = _verdicts([j for j in others if not j[1].claim.where])
-    beyond = [says for says, verdicts in own.items() if _together(verdicts) == "holds"]
-    if beyond:
-        parts.append(f"Beyond the paper, and wherever it was tried, holds: {_listed(beyond)}.")
-    return " ".join(parts)
-
-
-def _together(verdicts: set[str]) -> str:
-    """One word for what several experiments say of a claim."""
-    if verdicts == {"holds"}:
-        return "holds"
-    return next(word for word, any_of in STANDS if any(verdict.startswith(any_of) for verdict in verdicts))
-
-
-def _verdicts(judged: Judgements) -> dict[str, set[str]]:
-    """Of each claim, over all experiments that ask it."""
-    found: dict[str, set[str]] = {}
-    for _, one in judged:
-        if one.verdict != "not run yet":
-            found.setdefault(one.claim.says, set()).add(one.verdict)
-    return found
-
-
-def _listed(says: list[str]) -> str:
-    return "; ".join(f"\u201c{one}\u201d" for one in says)
 
 
 def _by_scripts() -> list[str]:

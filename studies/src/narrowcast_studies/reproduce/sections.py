@@ -25,14 +25,20 @@ class Section:
     judged: list[Judged]
 
 
-def section(name: str) -> Section | None:
-    """An experiment's part of the page; None: there are no results yet."""
+def scales(name: str) -> list[Scale]:
+    """Those of an experiment that have results, the largest first."""
     found: list[Scale] = []
     for scale in experiment.scales(name):
         known = experiment.load(name, scale)
         read = committed.read(known.results)
         if results := read.of(known.study) if read else None:
             found.append((known, results))
+    return found
+
+
+def section(name: str) -> Section | None:
+    """An experiment's part of the page; None: there are no results yet."""
+    found = scales(name)
     if not found:
         return None
     known, results = found[0]
