@@ -120,15 +120,16 @@ class Node:
         return model, theta, round
 
     def _train(self, order: Order, round: Round, model: Model, theta: Tensor) -> Any:
+        """Each client by itself: in company torch may round otherwise, by the processor, and what a client
+        sends is not to depend on who else is at its node."""
         group = [(self.hosted.clients[c], round.client_key(c)) for c in order.clients]
         local = local_work(self.plan, self.method, order.rate)
-        updates = client_updates(self.task, theta, group, local, augment_key(self.plan, round.number))
-        for client, counted, kept, (index, _), (loss, v) in zip(
-            order.clients, order.counted, order.kept, group, updates, strict=True
-        ):
+        pictures = augment_key(self.plan, round.number)
+        for client, counted, kept, one in zip(order.clients, order.counted, order.kept, group, strict=True):
+            loss, v = next(client_updates(self.task, theta, [one], local, pictures))
             private = self._private(client, counted)
             lost = self.method.stateful and counted is not None and private is None
-            weight = claim(self.plan, len(self.task.clients[index]))
+            weight = claim(self.plan, len(self.task.clients[one[0]]))
             try:
                 private, data = exchange.send_up(self.method, private, v, model, round, client, weight)
             except (WireError, FormatError) as error:
