@@ -23,22 +23,17 @@ class Section:
     name: str
     text: str
     judged: list[Judged]
+    lines: dict[str, dict[str, Line]]  # by scale and row
 
 
-def scales(name: str) -> list[Scale]:
-    """Those of an experiment that have results, the largest first."""
+def section(name: str) -> Section | None:
+    """An experiment's part of the page; None: there are no results yet."""
     found: list[Scale] = []
     for scale in experiment.scales(name):
         known = experiment.load(name, scale)
         read = committed.read(known.results)
         if results := read.of(known.study) if read else None:
             found.append((known, results))
-    return found
-
-
-def section(name: str) -> Section | None:
-    """An experiment's part of the page; None: there are no results yet."""
-    found = scales(name)
     if not found:
         return None
     known, results = found[0]
@@ -52,7 +47,7 @@ def section(name: str) -> Section | None:
         *(_beside(known.published, found) if known.published else []),
         *(_claim(one, results.metric, several) for one in judged),
     ]
-    return Section(name, "\n\n".join(parts), judged)
+    return Section(name, "\n\n".join(parts), judged, lines)
 
 
 def _scale(known: Experiment, results: Committed, several: bool) -> list[str]:
@@ -92,7 +87,7 @@ def table1() -> Section | None:
         table1.table(rows),
         _claim(one, "", several=False),
     ]
-    return Section("table1", "\n\n".join(parts), [one])
+    return Section("table1", "\n\n".join(parts), [one], {})
 
 
 def _heading(name: str, title: str) -> str:

@@ -47,15 +47,16 @@ def in_short(done: list[Section]) -> list[str]:
                     f"{path} rests on {name}: {claim!r} {verdict}, which is now {now!r}: rewrite the "
                     f"paragraph that begins {paragraph.says.strip()[:60]!r}"
                 )
-    return [sections.filled(_with_numbers(paragraph.says)) for paragraph in paragraphs]
+    lines = {(s.name, scale): rows for s in done for scale, rows in s.lines.items()}
+
+    def number(found: re.Match[str]) -> str:
+        name, scale, rows = found.groups()
+        return _number(lines.get((name, scale), {}), name, scale, rows.split(AGAINST))
+
+    return [sections.filled(NUMBER.sub(number, paragraph.says)) for paragraph in paragraphs]
 
 
-def _with_numbers(text: str) -> str:
-    return NUMBER.sub(lambda found: _number(found[1], found[2], found[3].split(AGAINST)), text)
-
-
-def _number(name: str, scale: str, rows: list[str]) -> str:
-    lines = {known.scale: results.lines for known, results in sections.scales(name)}.get(scale, {})
+def _number(lines: dict[str, Line], name: str, scale: str, rows: list[str]) -> str:
     if missing := [row for row in rows if row not in lines]:
         raise ConfigError(f"{FILE} speaks of {missing[0]!r} of {name}, scale {scale}, which has no results")
     one, *against = [lines[row] for row in rows]
