@@ -118,9 +118,10 @@ def test_an_experiment_runs_once_and_its_results_come_from_the_folders(clone: Pa
     page = (results / "README.md").read_text()
     assert "narrowcast reproduce tiny" in page
     tall = {p.stem: struct.unpack(">II", p.read_bytes()[16:24])[1] for p in results.glob("*.png")}
-    assert (
-        tall["frontier"] == 2 * tall["lines"] == 2 * tall["curves"]
-    )  # the paper's row has no d: no second panel
+    assert tall["frontier"] == 2 * tall["lines"]  # the paper's row has no d: no second panel
+    assert tall["curves"] > tall["lines"]  # by epochs and by bytes
+    assert all(list(r["spent"]) == list(r["curve"]) for r in runs)
+    assert all(r["spent"][str(r["rounds"])] == r["bytes_up"] + r["bytes_down"] for r in final)
     code, said = call("results")
     assert code == 0, said
     judged = (clone / "docs/results.md").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class Ran(msgspec.Struct, frozen=True):
     dropped: dict[str, int] = {}
     untrained: Metrics = {}
     curve: dict[int, Metrics] = {}  # rounds -> metrics, where it was evaluated
+    spent: dict[int, int] = {}  # the same rounds -> bytes up and down until then
     clients: int = 0
     rounds_per_epoch: int = 0
     narrowcast: str = ""
@@ -73,6 +75,17 @@ class Ran(msgspec.Struct, frozen=True):
         a_round = self.epochs / self.rounds if self.rounds else 0.0
         return [(n * a_round, m[self.metric]) for n, m in self.curve.items() if self.metric in m]
 
+    def by_bytes(self) -> list[tuple[float, float]]:
+        """(bytes up and down, the headline metric) at every evaluation; none where a run does not tell bytes.
+
+        Lines from before they were written at each have what its rounds are of the run's.
+        """
+        if self.private or not self.rounds:
+            return []
+        a_round = (self.bytes_up + self.bytes_down) / self.rounds
+        spent = {n: float(self.spent.get(n, n * a_round)) for n in self.curve}
+        return [(spent[n], m[self.metric]) for n, m in self.curve.items() if self.metric in m]
+
 
 def from_folder(folder: Path, row: str, untrained: Metrics) -> Ran:
     """The line of a run that has finished or diverged; an end without a finite metric is no end either."""
@@ -83,6 +96,7 @@ def from_folder(folder: Path, row: str, untrained: Metrics) -> Ran:
     elif run.metric is None or not math.isfinite(run.metric):
         why = f"the {facts.metric} at its end is {run.metric}"
     done = [] if why else records.read(folder / run_folder.RECORDS)
+    totals = accumulate(r.up + r.down for r in done)
     return Ran(
         row=row,
         seed=facts.seed,
@@ -100,6 +114,7 @@ def from_folder(folder: Path, row: str, untrained: Metrics) -> Ran:
         dropped=run.dropped,
         untrained=_finite(untrained),
         curve={r.round + 1: _finite(r.metrics) for r in done if r.metrics},
+        spent={r.round + 1: total for r, total in zip(done, totals, strict=True) if r.metrics},
         clients=facts.clients,
         rounds_per_epoch=facts.rounds_per_epoch,
         narrowcast=facts.narrowcast,

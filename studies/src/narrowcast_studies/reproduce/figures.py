@@ -1,7 +1,7 @@
 """An experiment's pictures, from its outcomes alone, means with standard errors over the seeds.
 
 frontier   the metric against the bytes of a run, or against how many times fewer they are than uncompressed
-curves     the metric against epochs, of the rows named
+curves     the metric against epochs and bytes, see `curves`
 narrow, bits   see `bits`; liars: see `multiples`
 lines      the metric against a setting (d, a rate of participation), a line for each method; one without d
            is a level across
@@ -13,7 +13,6 @@ in a second panel: their model and data are larger, and so is the scale.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +21,10 @@ from matplotlib.axes import Axes
 
 from narrowcast.plotting import FuncFormatter, plt
 from narrowcast.runs import FAMILY, STYLE, metric_axis, place_labels
-from narrowcast_studies.reproduce import bits, multiples, plot
+from narrowcast_studies.reproduce import bits, curves, multiples, plot
 from narrowcast_studies.reproduce.claims import Published
 from narrowcast_studies.reproduce.experiment import Experiment, Figure
-from narrowcast_studies.reproduce.table import lines, standard_error
+from narrowcast_studies.reproduce.table import lines
 from narrowcast_studies.study import Outcome
 
 SIZE = (9, 6)  # inches of a panel
@@ -58,6 +57,8 @@ def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: 
         return bits.draw(figure.kind, chosen, path, title, figure.within)
     if figure.kind == "liars":
         return multiples.draw(chosen, path, title)
+    if figure.kind == "curves":
+        return curves.draw(chosen, path, title)
     theirs = _theirs(figure, experiment.published)
     panels = 2 if theirs else 1
     size = (SIZE[0], SIZE[1] * panels)
@@ -68,10 +69,7 @@ def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: 
         axes.set_title(heading)
         metric_axis(axes, run.metric, run.higher_is_better)
         axes.grid(alpha=0.3)
-    if figure.kind == "curves":
-        _curves(stack[0], chosen)
-    else:
-        _panels(figure, stack, [_ours(figure, chosen), theirs][:panels])
+    _panels(figure, stack, [_ours(figure, chosen), theirs][:panels])
     several = max(len(outcome.runs) for outcome in chosen)
     plot.explain(stack[0], several, several > 1)
     canvas.savefig(path, dpi=150)
@@ -128,18 +126,6 @@ def _compression(axes: Axes, marks: list[Mark]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.10g}".replace(",", " ")))
     axes.set_xlabel("compression of the run: uncompressed bytes over these, harmonic mean of up and down")
     axes.margins(x=0.15, y=0.1)
-
-
-def _curves(axes: Axes, chosen: list[Outcome]) -> None:
-    for outcome in chosen:
-        series = [run.by_epoch() for run in outcome.runs]
-        at = [epoch for epoch, _ in series[0]]
-        values = [[curve[i][1] for curve in series if i < len(curve)] for i in range(len(at))]
-        means, errors = [statistics.mean(v) for v in values], [standard_error(v) for v in values]
-        colour, marker = STYLE[outcome.row.config.method]
-        axes.errorbar(at, means, yerr=errors, color=colour, marker=marker, capsize=3, label=outcome.row.name)
-    axes.set_xlabel("epochs")
-    axes.legend()
 
 
 def _lines(axes: Axes, figure: Figure, marks: list[Mark]) -> None:

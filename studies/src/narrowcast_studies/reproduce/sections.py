@@ -54,7 +54,7 @@ def _scale(known: Experiment, results: Committed, several: bool) -> list[str]:
     """What was run at a scale, and its pictures."""
     title = f"{known.study.title}, scale {known.scale}" if several else known.study.title
     pictures = [
-        f"![{figure.title or title}, {figure.kind}](../{known.results.as_posix()}/{figure.file})"
+        f"![{figure.title or f'{title}, {figure.kind}'}](../{known.results.as_posix()}/{figure.file})"
         for figure in known.figures
         if (known.results / figure.file).is_file()
     ]
