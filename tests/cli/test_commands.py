@@ -1,5 +1,6 @@
 """The command as a user meets it: runs, folders, and errors said in one sentence."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -283,6 +284,24 @@ def test_compression_is_counted_against_the_same_task(tmp_path: Path) -> None:
     assert summary.reference(a, [a, b, c]) is b
     assert summary.reference(c, [a, b, c]) is c
     assert summary.reference(a, [a, c]) is None
+
+
+def test_a_run_that_tells_no_bytes_is_no_measure_for_others(tmp_path: Path) -> None:
+    """One with differential privacy hides them; and one whose updates were all refused has no uploads."""
+    assert narrowcast("run", "digits", *SHORT, "--out", tmp_path / "a").exit_code == 0
+    assert (
+        narrowcast(
+            "run", "digits", *PLAIN, "--method", "uncompressed", "--lr", "0.1", "--out", tmp_path / "b"
+        ).exit_code
+        == 0
+    )
+    a, plain = (summary.summarise(tmp_path / name) for name in "ab")
+    hidden = dataclasses.replace(plain, up=0, down=0)
+    assert summary.reference(a, [a, hidden]) is None
+    assert summary.compression(dataclasses.replace(a, uploads=0), None) is None
+    found = summary.compression(a, summary.reference(a, [a, hidden, plain]))
+    assert found
+    assert found.total > 1
 
 
 def test_the_threads_of_a_run_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

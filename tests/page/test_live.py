@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from narrowcast.cli.app import app
-from narrowcast.page import live
+from narrowcast.page import gathering, live
 from page_runs import append_rounds, write_run
 
 pytest.importorskip("plotly", reason="needs the extra narrowcast[page]")
@@ -61,6 +61,46 @@ def test_a_folder_that_cannot_be_read_is_said_and_the_others_are_shown(served: t
     assert [run["id"] for run in found["runs"]] == [str(root / "study" / "a")]
     assert len(found["problems"]) == 1
     assert "bad" in found["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("facts.json", None), ("config.toml", "a = " + "[" * 3000)],
+    ids=["no round an epoch", "nested too deep"],
+)
+def test_whatever_is_wrong_with_a_folder_the_others_are_shown(
+    served: tuple[Path, int], name: str, content: str | None
+) -> None:
+    root, port = served
+    path = write_run(root / "bad", 4) / name
+    path.write_text(content or path.read_text().replace('"rounds_per_epoch":10', '"rounds_per_epoch":0'))
+    found = json.loads(ask(port)[2])
+    assert [run["id"] for run in found["runs"]] == [str(root / "study" / "a")]
+    assert [problem for problem in found["problems"] if "bad" in problem]
+
+
+def test_a_fault_of_ours_about_one_run_does_not_hide_the_others(
+    served: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, port = served
+    write_run(root / "bad", 4)
+    state = gathering._state
+    monkeypatch.setattr(gathering, "_state", lambda run: state(run) if run.folder.name != "bad" else 1 / 0)
+    found = json.loads(ask(port)[2])
+    assert [run["id"] for run in found["runs"]] == [str(root / "study" / "a")]
+    assert "bad" in found["problems"][0]
+
+
+def test_a_run_that_diverges_is_seen_to(served: tuple[Path, int]) -> None:
+    root, port = served
+    assert json.loads(ask(port)[2])["runs"][0]["state"] == "begun"
+    (root / "study" / "a" / "diverged.txt").write_text("a loss of nan")
+    assert json.loads(ask(port)[2])["runs"][0]["state"] == "diverged"
+
+
+def test_a_port_is_written_as_browsers_write_it() -> None:
+    assert live._written(8000) == [":8000"]
+    assert live._written(80) == [":80", ""]
 
 
 def test_the_page_may_ask_its_own_server_and_no_other(served: tuple[Path, int]) -> None:

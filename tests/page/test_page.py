@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from itertools import accumulate
 from pathlib import Path
@@ -89,6 +90,19 @@ def test_strangers_words_stay_words(tmp_path: Path) -> None:
     assert "\u202e" not in text
     assert "</script><b>" in run["dropped"]
     assert "acc<script>" in run["curves"]
+
+
+def test_a_look_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "strangers_code.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.chdir(tmp_path)
+    folder = write_run(tmp_path / "a", dim=48)
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(config.replace('"digits"', '"strangers_code:task"'))
+    (run,) = gather([folder])["runs"]
+    assert run["settings"]["task"] == "strangers_code:task"
+    assert run["settings"]["dim"] == "48"
+    assert "strangers_code" not in sys.modules
+    assert str(tmp_path) not in sys.path
 
 
 def test_numbers_are_those_of_the_records(runs: list[Path]) -> None:

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from narrowcast import files
-from narrowcast.errors import ConfigError
+from narrowcast.errors import ConfigError, Diverged
 from narrowcast.privacy.ledger import FILE, Ledger
 from narrowcast.rounds import records
 from narrowcast.rounds.records import RoundRecord
+from narrowcast.rounds.training import Training
 from narrowcast.runs import runner
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config
-from narrowcast.runs.run_folder import CHECKPOINT, RECORDS, Facts, finished
+from narrowcast.runs.run_folder import CHECKPOINT, RECORDS, Facts, diverged, finished
 from narrowcast.testing import toy_task
 
 ROUNDS = 3
@@ -118,6 +119,29 @@ def test_an_older_checkpoint_that_was_put_back_is_refused(tmp_path: Path) -> Non
     (folder / CHECKPOINT).write_bytes(newest)
     runner.resume(folder, task=toy_task())
     assert len(released(folder)) == 5
+
+
+@pytest.mark.parametrize("nonsense", ["judge", "evaluate"])
+def test_killed_while_it_looked_at_the_end_a_run_is_still_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nonsense: str
+) -> None:
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    def refuse(*_: Any) -> None:
+        raise Diverged("nonsense")
+
+    task, folder = toy_task(), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "evaluate_if_due", kill)
+        with pytest.raises(Killed):
+            runner.start(settings(rounds=1), folder, task=task)
+    assert len(released(folder)) == 1
+    monkeypatch.setattr(Training, nonsense, refuse)
+    with pytest.raises(Diverged, match="nonsense"):
+        runner.resume(folder, task=task)
+    assert not finished(folder)
+    assert diverged(folder) == "nonsense"
 
 
 def test_no_force_removes_a_ledger(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ import signal
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tomli_w
 
 import children
 import ended_runs
+from narrowcast.errors import ConfigError
 from narrowcast.methods import METHODS
 from narrowcast.rounds import records
 from narrowcast.rounds.training import Training
@@ -155,6 +157,17 @@ def test_a_half_written_last_line_and_lines_beyond_the_checkpoint_are_dropped(
     assert_same(folder, undisturbed)
 
 
+def test_what_lies_beyond_the_checkpoint_may_be_anything(undisturbed: Path, tmp_path: Path) -> None:
+    """A file system that lost power may leave holes in what was not synced yet."""
+    folder = tmp_path / "run"
+    with pytest.raises(Enough):
+        runner.start(make_config(SETTINGS), folder, stop_at(30))
+    with (folder / "records.jsonl").open("ab") as log:
+        log.write(b"\0" * 50 + b"\n{}\n")
+    runner.resume(folder)
+    assert_same(folder, undisturbed)
+
+
 def test_a_finished_run_is_left_alone(undisturbed: Path) -> None:
     before = (undisturbed / "records.jsonl").stat().st_mtime_ns
     assert runner.resume(undisturbed) == undisturbed
@@ -169,6 +182,25 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
         runner.resume(folder)
     children.kill(process)
     runner.resume(folder)  # the lock ended with the process
+
+
+def test_a_run_that_another_finished_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found the folder empty, and one took longer to read its data."""
+    folder, prepare = tmp_path / "run", runner.prepare
+    config = make_config({**SETTINGS, "rounds": 2, "epochs": None})
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(runner, "prepare", prepare)
+        runner.start(config, folder)
+        return prepare(*arguments)
+
+    monkeypatch.setattr(runner, "prepare", slow)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        runner.start(config.model_copy(update={"seed": 9}), folder)
+    assert run_folder.load_config(folder).seed == config.seed
+    assert run_folder.finished(folder)
 
 
 def test_what_writing_takes_puts_the_next_checkpoint_off(

@@ -141,6 +141,37 @@ def test_one_that_waits_for_a_lock_of_the_parents_is_given_up(monkeypatch):
     assert all(map(ended, there))
 
 
+LARGE = 1 << 19  # bytes: no pipe holds as many
+
+
+def test_jobs_larger_than_a_pipe_come_whole():
+    def count(theta, job):
+        return [float(sum(job))], theta[None]
+
+    made, theta = Forks(count, D, 1, 2), torch.randn(D)
+    jobs = [bytes([j]) * (LARGE + j) for j in range(7)]
+    found = [losses for losses, _ in made.results(theta, jobs, lambda job: pytest.fail("done here"))]
+    assert found == [[float(j * (LARGE + j))] for j in range(7)]
+    made.close()
+
+
+def test_one_that_does_not_read_a_large_job_is_given_up(monkeypatch):
+    monkeypatch.setattr(forks, "STUCK", 0.3)
+
+    def size(theta, job):
+        return [float(len(job))], theta[None]
+
+    made, theta = Forks(size, D, 1, 1), torch.randn(D)
+    (there,) = pids(made)
+    os.kill(there, signal.SIGSTOP)
+    jobs = [b"a" * LARGE, b"b", b"c" * LARGE]
+    assert [losses for losses, _ in made.results(theta, jobs, partial(size, theta))] == [
+        [float(len(job))] for job in jobs
+    ]
+    assert made.useless
+    assert ended(there)
+
+
 def test_one_that_computes_for_long_is_waited_for(monkeypatch):
     monkeypatch.setattr(forks, "STUCK", 0.05)
     monkeypatch.setattr(forks, "_ticks", lambda _, count=itertools.count(): (str(next(count)),))

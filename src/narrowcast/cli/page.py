@@ -17,7 +17,7 @@ def page(
     runs: Annotated[list[Path], typer.Argument(help="run folders, or folders of run folders")],
     to: Annotated[Path, typer.Option(help="the file")] = Path("page.html"),
     live: Annotated[bool, typer.Option("--live", help="serve it here instead, and follow the runs")] = False,
-    port: Annotated[int, typer.Option(help="with --live; 0: any that is free")] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="with --live; 0: any that is free")] = PORT,
     title: Annotated[str | None, typer.Option(help="of the page [default: the tasks]")] = None,
 ) -> None:
     """Write runs as a page to look at: one file, interactive, that needs no network. Or serve it, --live."""

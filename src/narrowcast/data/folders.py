@@ -28,7 +28,7 @@ def whole(folder: Path) -> bool | None:
         note = msgspec.json.decode((folder / NOTE).read_bytes(), type=Note)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     return all(
         (folder / name).is_file() and (folder / name).stat().st_size == n for name, n in note.files.items()

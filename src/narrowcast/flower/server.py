@@ -60,7 +60,7 @@ def begin_or_resume(config: RunConfig, fleet: FleetSettings, driver: Driver, tas
     ):
         if not run_folder.is_run(folder):
             extra: dict[str, Any] = {"driver": driver, "find": partial(find_rate, driver=driver)}
-            return runner.start(config, folder, on_record, force=True, task=task, **extra)
+            return runner.start(config, folder, on_record, task=task, **extra)
         attempts.agree(config, folder, "choose another narrowcast.folder, or remove it")
         log.info("going on with the run in %s", folder)
         return runner.resume(folder, on_record, task=task, driver=driver)

@@ -5,7 +5,8 @@ Every word in it is a stranger's, and is made printable here; the document escap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ from typing import Any
 from narrowcast.page.thinning import thinned
 from narrowcast.rounds import records
 from narrowcast.rounds.records import RoundRecord
-from narrowcast.runs import attempts, run_folder
-from narrowcast.runs.config import RunConfig
+from narrowcast.runs import attempts, own, run_folder
+from narrowcast.runs.reading import make_config
 from narrowcast.runs.style import STYLE
 from narrowcast.runs.summary import Summary, compression, reference, summarise
 from narrowcast.runs.table import caption
 from narrowcast.runs.used import used
 from narrowcast.texts import printable
 
+Settings = dict[str, str]
 LOSS = "training loss"
 MOST, FEWEST, ALL = 240, 80, 12_000  # points of a curve, and of all curves of a kind: more no screen can show
 
@@ -30,32 +32,44 @@ def gather(folders: Sequence[Path], tolerant: bool = False) -> dict[str, Any]:
 
     One that cannot be read is an error; with `tolerant` it is said, and the others are shown.
     """
-    read: list[tuple[Summary, RunConfig, list[RoundRecord]]] = []
-    problems = []
+    read: list[tuple[Summary, Settings, list[RoundRecord]]] = []
+    runs: list[dict[str, Any]] = []
+    problems: list[str] = []
+    said = problems if tolerant else None
     for folder in folders:
-        try:
+        with _saying(folder, said):
             read.append(_read(folder))
-        except (OSError, ValueError) as error:
-            if not tolerant:
-                raise
-            problems.append(printable(f"{folder}: {error}"))
     summaries = [summary for summary, _, _ in read]
     most = max(FEWEST, min(MOST, ALL // max(1, len(read))))
+    for one in read:
+        with _saying(one[0].folder, said):
+            runs.append(_run(*one, summaries, most))
     return {
-        "runs": [_run(*one, summaries, most) for one in read],
+        "runs": runs,
         "caption": printable(caption(summaries)) if read else "",
         "problems": problems,
     }
 
 
-def _read(folder: Path) -> tuple[Summary, RunConfig, list[RoundRecord]]:
+@contextmanager
+def _saying(folder: Path, problems: list[str] | None) -> Iterator[None]:
+    """What is wrong with the folder goes to `problems`, whatever it is: a stranger may have written it."""
+    try:
+        yield
+    except Exception as error:
+        if problems is None:
+            raise
+        problems.append(printable(f"{folder}: {error}"))
+
+
+def _read(folder: Path) -> tuple[Summary, Settings, list[RoundRecord]]:
     path = folder / run_folder.RECORDS
     rows = records.read(path) if path.is_file() else []
-    return summarise(folder), run_folder.load_config(folder), rows
+    return summarise(folder), _settings(folder), rows
 
 
 def _run(
-    run: Summary, config: RunConfig, rows: list[RoundRecord], among: list[Summary], most: int
+    run: Summary, settings: Settings, rows: list[RoundRecord], among: list[Summary], most: int
 ) -> dict[str, Any]:
     facts = run.facts
     ratio = compression(run, reference(run, among))
@@ -83,7 +97,7 @@ def _run(
         "network": run.network_seconds,
         "network_name": printable(facts.network),
         "compression": None if ratio is None else [ratio.up, ratio.down, ratio.total],
-        "settings": _settings(config),
+        "settings": settings,
         "colour": colour,
         "marker": marker,
         "curves": _curves(rows, most, bool(facts.network)),
@@ -95,10 +109,16 @@ def _state(run: Summary) -> str:
     return attempts.outcome(run.folder) or ("begun" if run.rounds else "not begun")
 
 
-def _settings(config: RunConfig) -> dict[str, str]:
-    """What the run looks at, as text."""
-    values = config.model_dump(exclude_none=True, include=used(config) - {"name"})  # the label is above
-    return {name: printable(str(value)) for name, value in values.items()}
+def _settings(folder: Path) -> Settings:
+    """What the run looks at, as text.
+
+    Of one that names code by its place, all that its file says: nothing is imported for being looked at.
+    """
+    values = run_folder.load_settings(folder)
+    if not own.named_by_place(values):
+        config = make_config(values)
+        values = config.model_dump(exclude_none=True, include=used(config))
+    return {printable(name): printable(str(value)) for name, value in values.items() if name != "name"}
 
 
 def _kinds(rows: Iterable[RoundRecord]) -> dict[str, int]:

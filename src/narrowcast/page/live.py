@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ import xxhash
 
 from narrowcast.page.document import document
 from narrowcast.page.gathering import gather
-from narrowcast.runs.run_folder import CONFIG, FACTS, MODEL, RECORDS
+from narrowcast.runs.run_folder import CONFIG, DIVERGED, FACTS, MODEL, RECORDS
 
 EVERY = 2000  # milliseconds between two looks of the page
 DEPTH = 3  # folders below those named in which runs are looked for
 LOOPBACK = "127.0.0.1"
+READ = (CONFIG, FACTS, RECORDS, MODEL, DIVERGED)  # of a run's files: those that say what the page shows
 
 
 class Followed:
@@ -41,7 +43,7 @@ class Followed:
         """(what is there, the same as JSON, its tag)."""
         with self._lock:
             folders = self.folders()
-            seen = [_stamp(folder / name) for folder in folders for name in (CONFIG, FACTS, RECORDS, MODEL)]
+            seen = [_stamp(folder / name) for folder in folders for name in READ]
             if (folders, seen) != self._seen:
                 self._found = gather(folders, tolerant=True)
                 self._json = msgspec.json.encode(self._found)
@@ -88,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _from_here(self) -> bool:
         """Whether the request names this machine as the one it is for."""
         port = self.connection.getsockname()[1]
-        here = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
+        here = {f"{name}{end}" for name in (LOOPBACK, "localhost") for end in _written(port)}
         return self.headers.get_all("Host", []) in [[name] for name in here]
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str, tag: str = "") -> None:
@@ -110,6 +112,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *values: Any) -> None:
         """Nothing: the page asks every two seconds."""
+
+
+def _written(port: int) -> list[str]:
+    """How a browser writes the port after the host: not at all where it is HTTP's own."""
+    return [f":{port}", *([""] if port == HTTP_PORT else [])]
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

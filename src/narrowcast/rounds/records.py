@@ -87,8 +87,10 @@ def from_line(line: str | bytes) -> RoundRecord:
 def read(path: Path, before: int | None = None) -> list[RoundRecord]:
     """The records of a file, up to round `before`. A last line cut off by a kill is left out."""
     lines = path.read_bytes().split(b"\n")
-    records = []
+    records: list[RoundRecord] = []
     for i, line in enumerate(lines[:-1]):
+        if len(records) == before:  # what lies beyond is dropped, whatever it is
+            break
         try:
             record = _decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -48,7 +48,7 @@ def in_process(config: RunConfig, folder: Path) -> None:
     if run_folder.is_run(folder):
         runner.resume(folder)
     else:
-        runner.start(config, folder, force=True)
+        runner.start(config, folder)
 
 
 def agree(config: RunConfig, folder: Path, advice: str) -> None:

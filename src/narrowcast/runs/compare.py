@@ -109,5 +109,5 @@ def run_all(
                 attempts.agree(config, folder, "use --force, or another --out")
                 runner.resume(folder, called)
             else:
-                runner.start(config, folder, called, force=True, on_trial=on_trial)
+                runner.start(config, folder, called, force=force, on_trial=on_trial)
     return [out / name for name in comparison.configs]

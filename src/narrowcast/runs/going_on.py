@@ -36,6 +36,8 @@ def restore(training: Training, run: bytes, folder: Path) -> list[RoundRecord]:
     done = records.read(folder / RECORDS, before=training.round)
     if told is not None and len(done) == told.round:  # on disk, and not told before the kill
         training.evaluate_if_due(told)
+        if training.round == training.rounds:
+            training.judge(told)
         done.append(told)
     if len(done) != training.round:
         raise ConfigError(

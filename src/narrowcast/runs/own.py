@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import create_model
 
 from narrowcast.methods.table import METHODS
-from narrowcast.registry import Registry
+from narrowcast.registry import PLACE, Registry
 from narrowcast.runs.config import CHOICES, RunConfig
 from narrowcast.tasks.table import CUSTOM, TASKS
 
@@ -32,6 +32,12 @@ def admit(table: dict[str, Any]) -> None:
     for name, known in CHOICES.items():
         if isinstance(known, Registry) and known.group and isinstance(table.get(name), str):
             known.admit(table[name])
+
+
+def named_by_place(table: dict[str, Any]) -> bool:
+    """Whether the table names code to import, by its place."""
+    named = [table.get(name) for name, known in CHOICES.items() if isinstance(known, Registry)]
+    return any(isinstance(name, str) and PLACE.fullmatch(name) for name in named)
 
 
 def again(settings: dict[str, Any]) -> RunConfig:

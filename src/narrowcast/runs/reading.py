@@ -62,7 +62,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return _underscored(path, tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import tomli_w
+from msgspec import Meta
 
 from narrowcast.aggregates.guarantee import Guarantee
 from narrowcast.errors import ConfigError, Diverged
@@ -32,16 +33,19 @@ FILES = (CONFIG, FACTS, RECORDS, CHECKPOINT, MODEL, DIVERGED, LAST_GOOD, TRACK)
 PRIVATE = "private"  # a folder for what the clients keep, while the run is going on
 
 
+Count = Annotated[int, Meta(ge=1)]
+
+
 class Facts(msgspec.Struct, frozen=True):
     """What a report needs to know of a run beside its records."""
 
     label: str
     task: str
     method: str
-    parameters: int
-    clients: int
-    rounds: int
-    rounds_per_epoch: int
+    parameters: Count
+    clients: Count
+    rounds: Annotated[int, Meta(ge=0)]
+    rounds_per_epoch: Count
     metric: str
     higher_is_better: bool
     theta0: str

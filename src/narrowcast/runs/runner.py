@@ -84,6 +84,24 @@ def start(
     who are simulated without one; `find` finds the rate where that is "auto", by trials here without one,
     after each of which `on_trial` is called.
     """
+    _check_free(folder, force)
+    # Whatever is wrong with the settings or the data is said before a file is written.
+    prepared = prepare(config, task, os.urandom(8))
+    folder.mkdir(parents=True, exist_ok=True)
+    with files.locked(folder):
+        _check_free(folder, force)  # another may have run here while the data were read
+        files.sweep(folder)
+        for name in FILES:
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+        run = _settled(prepared, folder, driver, find or partial(_by_trials, say=on_trial))
+        files.write_atomically(folder / FACTS, msgspec.json.format(msgspec.json.encode(run.facts)))
+        files.write_atomically(folder / CONFIG, to_toml(run.prepared.config))
+        return _go(run, folder, on_record, until)
+
+
+def _check_free(folder: Path, force: bool) -> None:
+    """A ConfigError where a run cannot be begun."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder")
     if is_run(folder) and not force:
@@ -98,18 +116,6 @@ def start(
             f"{folder} has the ledger of a run with differential privacy: what that has released stays "
             "released, and no --force takes it back. Choose another --out, or remove the folder yourself"
         )
-    # Whatever is wrong with the settings or the data is said before a file is written.
-    prepared = prepare(config, task, os.urandom(8))
-    folder.mkdir(parents=True, exist_ok=True)
-    with files.locked(folder):
-        files.sweep(folder)
-        for name in FILES:
-            (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(folder / PRIVATE, ignore_errors=True)
-        run = _settled(prepared, folder, driver, find or partial(_by_trials, say=on_trial))
-        files.write_atomically(folder / FACTS, msgspec.json.format(msgspec.json.encode(run.facts)))
-        files.write_atomically(folder / CONFIG, to_toml(run.prepared.config))
-        return _go(run, folder, on_record, until)
 
 
 def resume(
@@ -141,7 +147,12 @@ def resume(
             raise ConfigError(
                 f"{folder} was begun with another config.toml, other data or another model: it cannot go on"
             )
-        for record in going_on.restore(run.training, run.prepared.plan.run, folder):
+        try:
+            done = going_on.restore(run.training, run.prepared.plan.run, folder)
+        except Diverged as error:  # seen only now: it was killed before it looked
+            note_divergence(folder, error)
+            raise
+        for record in done:
             if on_record:
                 on_record(run.facts, record)
         return _go(run, folder, on_record, until)

@@ -122,13 +122,17 @@ def reference(run: Summary, runs: list[Summary]) -> Summary | None:
     def kind(r: Summary) -> tuple[str, int, int]:
         return r.facts.task, r.facts.parameters, r.facts.clients
 
-    plain = [r for r in runs if r.facts.method == "uncompressed" and r.complete and kind(r) == kind(run)]
+    plain = [
+        r
+        for r in runs
+        if r.facts.method == "uncompressed" and r.complete and r.up and r.down and kind(r) == kind(run)
+    ]
     return max(plain, key=lambda r: r.up + r.down, default=None)
 
 
 def compression(run: Summary, against: Summary | None) -> Compression | None:
     """Per run against the reference run; without one, per message against 4 D bytes."""
-    if not run.up or not run.down:
+    if not run.up or not run.down or not run.uploads:
         return None
     if against is not None:
         return Compression(against.up / run.up, against.down / run.down)

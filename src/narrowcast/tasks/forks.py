@@ -18,6 +18,7 @@ import mmap
 import multiprocessing
 import os
 import pickle
+import select
 import signal
 import sys
 import warnings
@@ -39,6 +40,8 @@ Answer = tuple[int, int, list[float] | None]  # (round, job, its losses; None: i
 Work = Callable[[Tensor, Any], Rows]  # (theta, job)
 MEMORY = 1 << 29  # bytes that all may share
 SLOTS = 2  # of rows a process: it fills one while the other is read
+PIECE = 1 << 13  # bytes of a message, of which a job is one or several
+LAST, MORE = b"\0", b"\1"  # before a piece: whether others follow
 LISTENING = 5.0  # seconds after which a process that has nothing to do looks whether it is an orphan
 STUCK = 60.0  # seconds after which one that has a job, and did not compute for a moment, is given up
 
@@ -94,28 +97,30 @@ class Forks:
                 continue
             failed, done = self.there and self._round == mine, here(job)
             if failed:  # there, but not here
-                self.useless = True
-                self.close()
+                self._give_up()
             yield done
+
+    def _give_up(self) -> None:
+        self.useless = True
+        self.close()
 
     def _place(self, j: int) -> tuple[int, int]:
         """The process that does job j, and its slot for it."""
         return j % self.count, j // self.count % SLOTS
 
     def _ask(self, j: int, job: Any) -> None:
-        process, slot = self._place(j)
+        number, slot = self._place(j)
         with self._whole():
-            if self.there:
-                self._ends[process][1].send_bytes(_packed((self._round, j, slot, job)))
+            if self.there and not _sent(*self._ends[number], _packed((self._round, j, slot, job))):
+                self._give_up()
 
     def _answer(self, j: int) -> list[float] | None:
         """The losses of job j; None: it failed, or its process is gone."""
         with self._whole():
             while self.there:  # an earlier round, of which nobody wanted the rest, may have left answers
                 process, end = self._ends[j % self.count]
-                if not _answers(process, end):
-                    self.useless = True
-                    self.close()
+                if not _comes(process, end.poll):
+                    self._give_up()
                     break
                 answer: Answer = pickle.loads(end.recv_bytes())
                 if answer[:2] == (self._round, j):
@@ -148,12 +153,31 @@ def _packed(message: Any) -> bytes:
     return file.getvalue()
 
 
-def _answers(process: BaseProcess, end: Connection) -> bool:
-    """Whether there is something to read from it, sooner or later; False: it waits for what nobody does."""
-    if end.poll():  # mostly: then nothing else is looked at
+def _sent(process: BaseProcess, end: Connection, message: bytes) -> bool:
+    """Whether it took the message, in pieces that never fill the pipe; False: it does not read any more."""
+    writable = select.poll()
+    writable.register(end, select.POLLOUT)  # three quarters of the pipe are free then, or it is broken
+    for start in range(0, len(message), PIECE):
+        piece = message[start : start + PIECE]
+        if not _comes(process, lambda seconds: bool(writable.poll(1000 * seconds))):
+            return False
+        end.send_bytes((LAST if start + PIECE >= len(message) else MORE) + piece)
+    return True
+
+
+def _received(end: Connection) -> bytes:
+    pieces = [end.recv_bytes()]
+    while pieces[-1].startswith(MORE):
+        pieces.append(end.recv_bytes())
+    return b"".join(piece[1:] for piece in pieces)
+
+
+def _comes(process: BaseProcess, ready: Callable[[float], bool]) -> bool:
+    """Whether it is ready, sooner or later; False: it waits for what nobody does."""
+    if ready(0):  # mostly: then nothing else is looked at
         return True
     computed = _ticks(process)
-    while not end.poll(STUCK):
+    while not ready(STUCK):
         before, computed = computed, _ticks(process)
         if computed == before:
             return False
@@ -198,7 +222,7 @@ def _serve(
         while os.getppid() == parent:
             if not end.poll(LISTENING):
                 continue
-            round, j, slot, job = pickle.loads(end.recv_bytes())
+            round, j, slot, job = pickle.loads(_received(end))
             losses: list[float] | None = None
             with suppress(Exception):  # it is done again there, and raises there
                 found, made = work(theta, job)
