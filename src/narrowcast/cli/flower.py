@@ -56,6 +56,7 @@ def demo(
 
     with plain_errors():
         require()
+        extras.require("sklearn", "demo", "the demo")
         METHODS.check(method)
         from narrowcast.flower import demo as demonstration
 
