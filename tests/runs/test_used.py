@@ -168,5 +168,33 @@ def test_a_setting_that_nobody_gave_is_its_methods_own():
         (config("narrow"), config("narrow", up_bits=1.0, down_bits=3.0), False),
         (config("topk"), config("topk", k=50), True),  # which depends on the model
         (config("ef21"), config("ef21", clients=50), True),  # and these on the task
+        (config("static"), config("static", cohort=20, evaluate_every=3, threads=2), True),
+        (config("fedavg"), config("fedavg", local_steps=5), True),
+        (config("fedavg"), config("fedavg", local_steps=7), False),
+        (config("fedprox"), config("fedprox", prox=0.2), False),
+        (config("static"), config("static", prox=0.0, local_steps=1), True),
     ):
         assert asked.agrees_with(resolved) == agree
+
+
+@pytest.mark.parametrize(
+    "had",
+    [
+        {"examples": 300}, {"test_examples": 9}, {"freeze": "bias"}, {"width": 8}, {"rounds": 3},
+        {"partition": "iid"}, {"network": "4g"}, {"local_steps": 2, "local_lr": 0.5}, {"dp_noise": 0.5},
+        {"dp_epsilon": 8.0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_setting_that_was_taken_out_is_another_run(had):
+    """Else the results of a file from before would stand for what it says now."""
+    plain = {"task": "digits", "epochs": 1.0, "lr": 1.0, "method": "static"}
+    assert not make_config(plain).agrees_with(make_config({**plain, **had}))
+
+
+def test_what_privacy_finds_agrees_with_what_was_asked():
+    plain = {"task": "digits", "epochs": 1.0, "lr": 1.0, "method": "static", "dp_epsilon": 8.0}
+    found = {"dp_noise": 0.7, "dp_delta": 1e-4, "dp_clip": "1.0"}
+    assert make_config(plain).agrees_with(make_config({**plain, **found}))
+    noise = {**plain, "dp_epsilon": None, "dp_noise": 0.7}
+    assert not make_config(noise).agrees_with(make_config({**plain, **found}))

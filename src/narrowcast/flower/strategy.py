@@ -31,7 +31,7 @@ from narrowcast.rounds.plan import AUTO
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.runs.prepared import prepare
 from narrowcast.runs.reading import make_config
-from narrowcast.runs.used import private, refuse_unused
+from narrowcast.runs.used import refuse_unused
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -48,7 +48,7 @@ class NarrowcastStrategy(Strategy):
         self.records: list[RoundRecord] = []
         self.run: Federation | None = None
         config = make_config({"rounds": 1, **self.settings})
-        if private(config):
+        if config.private:
             raise ConfigError(
                 "a NarrowcastStrategy has no folder for the ledger of what was released, without which a run "
                 "begun anew would release more than epsilon says: use server_app for differential privacy"

@@ -47,6 +47,8 @@ CHOICES: dict[str, Collection[str]] = {
     "precision": choices.PRECISIONS,
 }
 RENAMED = {"seeds": "directions"}  # what older configurations say
+FOUND = {"clients", "cohort", "evaluate_every", "threads", "data"}  # by a run, of its task and machine
+FOUND_FOR_PRIVACY = {"dp_delta", "dp_noise", "dp_clip"}
 ELSEWHERE = {"device"}  # settings that are not of the run: elsewhere it is the same one
 
 
@@ -133,10 +135,23 @@ class RunConfig(Settings):
         )
         if not all(theirs.get(name) == value for name, value in asked.items()):
             return False
-        entry = METHODS[self.method]  # its clients are those of the task
-        own = [name for name in entry.options if name != "clients" and getattr(self, name, 0) is None]
-        silent = {name: entry.default(name) for name in own}
-        return all(theirs.get(name) in (None, value) for name, value in silent.items() if value is not None)
+        return all(
+            self._fills(name, value) for name, value in theirs.items() if getattr(self, name, 0) is None
+        )
+
+    def _fills(self, name: str, value: Any) -> bool:
+        """Whether a run may have found this value for a setting that is left open here."""
+        if value is None or name in FOUND or (name in FOUND_FOR_PRIVACY and self.private):
+            return True
+        if name in ("local_steps", "prox"):
+            return bool(value == getattr(self.build_method(), name))
+        entry = METHODS[self.method]
+        return name in entry.options and entry.default(name) in (None, value)
+
+    @property
+    def private(self) -> bool:
+        """Whether its clients are guaranteed differential privacy."""
+        return self.dp_epsilon is not None or self.dp_noise is not None
 
     def digest(self, only: set[str] | None = None) -> str:
         """Eight hex digits of what is asked beside the defaults, of these settings or of all."""

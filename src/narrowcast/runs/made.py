@@ -16,7 +16,6 @@ from narrowcast.rounds import network, schedules
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.sampling import default_cohort
 from narrowcast.runs.config import RunConfig
-from narrowcast.runs.used import private
 from narrowcast.tasks.options import TaskOptions
 from narrowcast.tasks.table import CUSTOM, SETTINGS, settings_of
 
@@ -54,7 +53,7 @@ def method_options(config: RunConfig, clients: int) -> dict[str, Any]:
 
 def aggregate(config: RunConfig) -> Aggregate:
     """The rule of the run; with noise, where its settings ask for some, still to be found for an epsilon."""
-    if private(config):
+    if config.private:
         if config.aggregate != "mean":
             raise ConfigError(
                 f"--aggregate {config.aggregate}: what one client changes in it has no bound that noise "

@@ -22,11 +22,6 @@ OF_EVERY_RUN = {"task", "method", "name", "seed", "engine", "threads", "device"}
 PRIVACY = {"dp_epsilon", "dp_delta", "dp_noise", "dp_clip"}
 
 
-def private(config: RunConfig) -> bool:
-    """Whether its clients are guaranteed differential privacy."""
-    return config.dp_epsilon is not None or config.dp_noise is not None
-
-
 def of_method(name: str) -> tuple[str, ...]:
     """The settings that concern a method."""
     options, known = METHODS[name].options, config_class(None, name).model_fields
@@ -61,7 +56,7 @@ def _matters(name: str, config: RunConfig) -> bool:
         case "deadline":
             return config.network is not None
         case "dp_delta" | "dp_clip":
-            return private(config)
+            return config.private
         case "alpha":
             return config.partition == "dirichlet"
         case "lora_rank" | "lora_alpha":
