@@ -358,7 +358,7 @@ def test_who_is_present_is_the_only_difference_to_the_simulators_sampling() -> N
 
 
 def test_simulated_liars_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--attackers 0.2 are of the in-process simulator"):
+    with pytest.raises(ConfigError, match=r"--attackers 0.2 is of the in-process simulator"):
         whole(settings(attackers=0.2))
 
 

@@ -1,7 +1,8 @@
 """The geometric median, argmin_z sum_w |x_w - z|: it stays bounded while fewer than half of the updates lie.
 
-By Weiszfeld's steps, z <- sum_w x_w / |x_w - z| over sum_w 1 / |x_w - z|, from the coordinates' medians;
-distances are kept from zero (Pillutla et al. 2019), so that a step that lands on an update goes on.
+By Weiszfeld's steps, z <- sum_w x_w / |x_w - z| over sum_w 1 / |x_w - z|, from the coordinates' medians. Where
+z is at an update the sums are over the others, whose pull that one resists with a length of one (Vardi and
+Zhang 2000): if they do not pull harder it is the median, else the step is so much shorter.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch import Tensor
 from narrowcast.aggregates.robust import Robust
 from narrowcast.aggregates.trimmed import middle
 
-STEPS = 64  # at most
-CLOSE = 1e-6  # of the median distance: what is nearer counts as so far; steps that are shorter end it
+STEPS = 256  # at most: where the median is all but at an update, they are many
+CLOSE = 1e-6  # of the median distance: what is nearer counts as there; steps that are shorter end it
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,15 @@ class GeometricMedian(Robust):
         for _ in range(STEPS):
             apart = torch.linalg.vector_norm(xs - z, dim=1, dtype=torch.float64)
             near = CLOSE * float(apart.median())
-            weights = 1.0 / apart.clamp(min=near or 1e-300)
-            before, z = z, (weights / weights.sum()).float() @ xs
+            there = apart <= near
+            weights = torch.where(there, 0.0, 1.0 / apart)
+            resists = 0.0
+            if there.any():
+                pull = float(torch.linalg.vector_norm(weights.float() @ (xs - z), dtype=torch.float64))
+                resists = float(there.sum()) / pull if pull else 1.0
+                if resists >= 1:
+                    break
+            before, z = z, torch.lerp((weights / weights.sum()).float() @ xs, z, resists)
             if float(torch.linalg.vector_norm(z - before, dtype=torch.float64)) <= near:
                 break
         return z

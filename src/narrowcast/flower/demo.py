@@ -13,7 +13,7 @@ from statistics import median
 import tomli_w
 from rich.console import Console
 
-from narrowcast.errors import Interrupted
+from narrowcast.errors import ConfigError, Interrupted
 from narrowcast.flower.local_fleet import LocalFleet
 from narrowcast.flower.proxy import CountingProxy
 from narrowcast.flower.security import certify, make_key
@@ -24,6 +24,7 @@ from narrowcast.runs.interrupts import interrupts
 from narrowcast.runs.progress import RunProgress
 from narrowcast.runs.used import of_method
 
+MARK = ".narrowcast-demo"  # in a folder that a demo has made, and the next one may replace
 CLIENTS = 10  # logical clients a node: they share its message, and so the engine's fixed cost
 ALONG = 40.0  # the rate of methods with a subspace, in its own coordinates; of the others:
 ACROSS, RATES = 0.1, {"narrow": 20.0, "signsgd": 0.01, "random-low-rank": 0.01, "fedkseed": 0.001}
@@ -87,7 +88,11 @@ def show(
 ) -> Outcome:
     """Train; every process that was started has ended when this returns or raises."""
     folder = folder.resolve()
+    if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty, and not of an earlier demo: choose another --out")
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / MARK).touch()
     clients = CLIENTS * nodes
     own = {name: value for name, value in {"dim": dim, "refresh": "2"}.items() if name in of_method(method)}
     settings: dict[str, object] = {

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from flwr.app import Message, MessageType
 
-from narrowcast.flower.fleet import Fleet, log
+from narrowcast.flower.fleet import Fleet, Reply, Unavailable, log
 from narrowcast.flower.messages import Exam, Sums, pack, received
 from narrowcast.methods.base import MAX_NUMBER, MAX_WEIGHT
 from narrowcast.rounds.records import RoundRecord
@@ -56,12 +56,11 @@ class Examination:
             exams.append(Message(content, node, MessageType.EVALUATE, ttl=timeout, group_id=number))
         return exams
 
-    def _hear(self, replies: Iterable[Message]) -> list[int]:
+    def _hear(self, replies: Iterable[Reply]) -> list[int]:
         """Take the sums; the nodes that lacked something, and are still waited for."""
         again = list[int]()
-        for reply in replies:
-            node = reply.metadata.src_node_id  # of a node that died it is the engine's own: not one of ours
-            if node not in self.waiting or node in again:
+        for node, reply in replies:
+            if node not in self.waiting or node in again or isinstance(reply, Unavailable):
                 continue
             try:
                 sums = received(reply, Sums, ANSWER_BYTES)

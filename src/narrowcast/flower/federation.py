@@ -20,9 +20,10 @@ import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from narrowcast.errors import ConfigError, Diverged
+from narrowcast.errors import Diverged
+from narrowcast.flower import possible
 from narrowcast.flower.examination import Examination
-from narrowcast.flower.fleet import Fleet, log
+from narrowcast.flower.fleet import Fleet, Reply, Unavailable, log
 from narrowcast.flower.messages import Answer, Have, Order, pack, received
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.flower.uploads import OVERHEAD, Uploads
@@ -30,6 +31,7 @@ from narrowcast.methods.base import Accumulator, Method, Server
 from narrowcast.numerics import flat
 from narrowcast.numerics.flat import all_finite
 from narrowcast.numerics.process import own_settings
+from narrowcast.rounds import ends
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.norms import NormBound
@@ -61,14 +63,7 @@ class Federation(Training):
         self, task: Task, method: Method[Any], plan: Plan, grid: Grid, settings: FleetSettings
     ) -> None:
         super().__init__(task, method, plan)
-        if plan.dropout:
-            raise ConfigError(
-                f"--dropout {plan.dropout:g} is of the in-process simulator: nodes drop out by themselves"
-            )
-        if plan.attackers:
-            raise ConfigError(
-                f"--attackers {plan.attackers:g} are of the in-process simulator: nobody is made to lie here"
-            )
+        possible.check(self.plan, settings, len(task.clients))
         self.settings = settings
         self.fleet = Fleet(grid, plan.run, len(task.clients), settings)
         # A bound by what others sent would let one client decide whether another is heard.
@@ -77,6 +72,8 @@ class Federation(Training):
         self.kept: dict[int, int] = {}  # the same, as the checkpoint on disk has it
         self._digest0 = wire.digest(self.theta0)
         self._good: Server = self.server  # the last from which clients trained, or that was evaluated
+        self._good_counted: dict[int, int] = {}  # whose updates are in it
+        self._before: dict[int, int] = {}  # whose were before those of the present round
         self._failed = 0  # roll-backs in a row
         self._waited = False  # for clients, since this process began
         self._asked: Asked
@@ -113,9 +110,7 @@ class Federation(Training):
         self._asked = Asked(work, set(work), downloads, uploads)
         return [self._order(node, round, record) for node in work]
 
-    def gather(
-        self, round: Round, record: RoundRecord, replies: Iterable[Message], end: float
-    ) -> Accumulator:
+    def gather(self, round: Round, record: RoundRecord, replies: Iterable[Reply], end: float) -> Accumulator:
         """The updates in the nodes' answers, and in those of a second try where a node lacked something."""
         again = self._hear(record, replies)
         if again and time.monotonic() < end:
@@ -156,12 +151,11 @@ class Federation(Training):
         future = have.version is not None and have.version > self.server.version
         return Have(have.theta0) if future or have.theta0 != self._digest0 else have
 
-    def _hear(self, record: RoundRecord, replies: Iterable[Message]) -> list[int]:
+    def _hear(self, record: RoundRecord, replies: Iterable[Reply]) -> list[int]:
         """Take the uploads; the nodes that lacked something, and are still waited for."""
         again, asked = list[int](), self._asked
-        for reply in replies:
-            node = reply.metadata.src_node_id  # of a node that died it is the engine's own: not one of ours
-            if node not in asked.waiting or node in again:
+        for node, reply in replies:
+            if node not in asked.waiting or node in again or isinstance(reply, Unavailable):
                 continue
             clients = asked.work[node]
             try:
@@ -193,6 +187,7 @@ class Federation(Training):
                 "round %d has %d updates: the model stays as it was", record.round + 1, record.clients
             )
             return self.nobody()
+        self._before = dict(self.counted)
         self.counted |= dict.fromkeys(uploads.counted, record.round)
         record.loss = uploads.losses / acc.weight if acc.weight else None
         return acc
@@ -210,11 +205,13 @@ class Federation(Training):
 
     def advance(self, acc: Accumulator, record: RoundRecord) -> None:
         """The server's step; one that leads to a model that cannot be used is taken back."""
-        if record.clients and not self.aggregate.discreet:
-            self._proven()  # clients have trained from it
         try:
-            if self._asked.uploads.ruined and not self.aggregate.discreet:
-                raise Diverged("every client's loss or update was not finite: lower lr")
+            if not self.aggregate.discreet:
+                self._check_sound(record)
+                if record.clients:  # clients have trained from it
+                    self._proven(self._before)
+                if self._asked.uploads.ruined:
+                    raise Diverged("every client's loss or update was not finite: lower lr")
             super().advance(acc, record)
             if not all_finite(self._theta):
                 raise Diverged("the model has an infinity or a NaN: lower lr")
@@ -222,7 +219,13 @@ class Federation(Training):
             self._roll_back(record, error)
         else:
             if record.metrics or self.aggregate.discreet:
-                self._proven()
+                self._proven(self.counted)
+
+    def _check_sound(self, record: RoundRecord) -> None:
+        """Diverged, where what clients trained from was finite nonsense: what led there is taken back."""
+        loss = self.typical(record)
+        if self.first and loss is not None and loss > ends.BEYOND * self.first:
+            raise Diverged(f"the loss is {loss:.3g} where it was {self.first:.3g} at first: lower lr")
 
     def typical(self, record: RoundRecord) -> float | None:
         """The median: that of one who lies, about its training or its held-out examples, moves no verdict."""
@@ -241,10 +244,11 @@ class Federation(Training):
     def good(self) -> Server | None:
         return self._good if self._good.version else None
 
-    def _proven(self) -> None:
-        """The model can be used: this is the one to go back to."""
+    def _proven(self, counted: dict[int, int]) -> None:
+        """The model can be used, with the updates of these in it: this is the one to go back to."""
         if self.server is not self._good:
             self._good, self._failed = self.server, 0
+            self._good_counted = dict(counted)
 
     def _roll_back(self, record: RoundRecord, error: Diverged) -> None:
         self._failed += 1
@@ -255,6 +259,7 @@ class Federation(Training):
             ) from None
         log.warning("round %d: %s. Going back to version %d", record.round + 1, error, self._good.version)
         self.server, self.round = self._good, record.round + 1
+        self.counted = dict(self._good_counted)  # others go on from what they kept before
         with own_settings():
             self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
         record.rolled_back = True
@@ -286,7 +291,7 @@ class Federation(Training):
         self.counted = dict(state["counted"].tolist())
         self.kept = dict(self.counted)
         self.norms.history.extend(state.get("norms", torch.zeros(0)).tolist())
-        self._good = self.server
+        self._good, self._good_counted = self.server, dict(self.counted)
 
 
 def _pairs(numbers: dict[int, int]) -> torch.Tensor:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
@@ -29,6 +30,17 @@ POLL_SECONDS = 0.3
 AGAIN_SECONDS = 60.0  # before a node that could not take part is asked again: each time it starts a process
 CLAIM_BYTES = 1024  # of a reply beside its clients, each of whom takes at most CLIENT_BYTES
 CLIENT_BYTES = 16
+
+
+class EngineEnded(RuntimeError):
+    """There is no engine any more: no node will answer."""
+
+
+class Unavailable(WireError):
+    """What the engine says of a node that does not answer any more."""
+
+
+Reply = tuple[int, Message | Exception]  # a node, and what it sent or why that cannot be read
 
 
 @dataclass
@@ -97,18 +109,38 @@ class Fleet:
             time.sleep(POLL_SECONDS)
             self.look()
 
-    def exchange(self, messages: Iterable[Message], end: float) -> Iterator[Message]:
-        """Send them; the replies as they come, until all are in or the time is over."""
-        waiting = set(self.grid.push_messages(list(messages)))
+    def exchange(self, messages: Iterable[Message], end: float) -> Iterator[Reply]:
+        """Send them; each node's reply as it comes, until all are in or the time is over."""
+        messages = list(messages)
+        sent = zip(self.grid.push_messages(messages), messages, strict=False)  # none where the engine refused
+        waiting = {i: message.metadata.dst_node_id for i, message in sent if i}
         while waiting:
-            for reply in self.grid.pull_messages(list(waiting)):
-                waiting.discard(reply.metadata.reply_to_message_id)
-                yield reply
-            left = end - time.monotonic()
-            if left <= 0:
+            over = time.monotonic() >= end  # whoever was in time is heard, also where another was slow
+            for i, node in list(waiting.items()):
+                reply = self._pulled(i, node)
+                if reply is not None:
+                    del waiting[i]
+                    yield node, reply
+            if over:
                 return
             if waiting:
-                time.sleep(min(POLL_SECONDS, left))
+                time.sleep(max(0.0, min(POLL_SECONDS, end - time.monotonic())))
+
+    def _pulled(self, i: str, node: int) -> Message | Exception | None:
+        """What has come for message i, which went to this node; None: nothing yet.
+
+        One message at a time: the engine unpacks what the node has packed, and believes what that says of
+        itself, so that of several one could be taken for another's, or keep the others from being read.
+        """
+        try:
+            reply = next(iter(self.grid.pull_messages([i])), None)
+        except (httpx.TransportError, EngineEnded):
+            raise
+        except Exception as error:
+            return error
+        if reply is not None and reply.metadata.src_node_id != node:
+            return Unavailable("it is gone, or its reply is not in its own name")
+        return reply
 
     def forget(self, node: int) -> None:
         """The node has left, or does not answer: no work until it replies to a new query."""
@@ -117,12 +149,11 @@ class Fleet:
             self.host.pop(client, None)
 
     def _hear(self) -> None:
-        if not self._asked:
-            return
-        for reply in self.grid.pull_messages(list(self._asked)):
-            node, _ = self._asked.pop(reply.metadata.reply_to_message_id, (None, 0.0))
-            if node is None:
+        for i, (node, _) in list(self._asked.items()):
+            reply = self._pulled(i, node)
+            if reply is None:
                 continue
+            del self._asked[i]
             try:
                 here = received(reply, Here, CLAIM_BYTES + CLIENT_BYTES * self.total)
                 self._check(node, here)

@@ -106,8 +106,10 @@ def pack(content: Ask | Here | Order | Answer | Exam | Sums) -> RecordDict:
     )
 
 
-def received(reply: Message, kind: type[T], limit: int) -> T:
-    """The content of a node's reply; that the node has failed is a WireError too."""
+def received(reply: Message | Exception, kind: type[T], limit: int) -> T:
+    """The content of a node's reply; that the node has failed, or cannot be read, is an error too."""
+    if isinstance(reply, Exception):
+        raise reply
     if reply.has_error():
         raise WireError(f"error {reply.error.code}: {reply.error.reason}"[:1000])
     return unpack(reply.content, kind, limit)

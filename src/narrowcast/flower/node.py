@@ -172,7 +172,7 @@ class Node:
 
     def _keep(self, model: Model) -> None:
         # Where every download is the whole model, what the node had is of no use: it need not be kept.
-        same = self.method.whole_model or torch.equal(model.base, self.theta0)
+        same = self.method.whole_model or _same_bits(model.base, self.theta0)
         side = None if model.side is None else flat.to_bytes(model.side)
         kept = _Kept(model.version, model.stage, b"" if same else flat.to_bytes(model.base), side)
         self.shelf.put("model", msgspec.msgpack.encode(kept))
@@ -187,14 +187,22 @@ class Node:
     def _put_private(self, client: int, private: Private, round: int, counted: set[int | None]) -> None:
         """The state after this round; of the others, those are kept that the server may go on from.
 
-        That is the one it has counted, and the one its checkpoint has; a checkpoint that it writes from now
-        on has one of these or this round's.
+        That is the one it has counted, the one its checkpoint has, and the one before what it has counted, to
+        which it goes back if that led to ruin; a checkpoint that it writes from now on has one of these or
+        this round's.
         """
         self.shelf.put(_name(client, round), store.to_bytes(private))
         mine = f"client-{client}-"
         rounds = {int(n.removeprefix(mine)) for n in self.shelf.names() if n.startswith(mine) and n != mine}
-        for old in rounds - counted - {round}:
+        last = max((old for old in rounds if old in counted), default=0)
+        before = max((old for old in rounds if old < last), default=last)
+        for old in rounds - counted - {before, round}:
             self.shelf.remove(_name(client, old))
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    """-0.0 is not 0.0: digests are of bits."""
+    return torch.equal(a.view(torch.int32), b.view(torch.int32))
 
 
 def _name(client: int, round: int) -> str:

@@ -20,6 +20,7 @@ from flwr.simulation import run_simulation
 
 from narrowcast.errors import Interrupted
 from narrowcast.flower.client import client_app
+from narrowcast.flower.fleet import EngineEnded
 from narrowcast.flower.server import driver
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.numerics import pool
@@ -69,7 +70,7 @@ def _end_with(grid: Any, ended: threading.Event) -> None:
     def checked(call: Callable[..., Any]) -> Callable[..., Any]:
         def checking(*arguments: Any, **more: Any) -> Any:
             if ended.is_set():
-                raise RuntimeError("the simulation engine has ended: no node will answer any more")
+                raise EngineEnded("the simulation engine has ended: no node will answer any more")
             return call(*arguments, **more)
 
         return checking

@@ -33,6 +33,7 @@ from narrowcast.runs.prepared import prepare
 from narrowcast.runs.reading import make_config
 from narrowcast.runs.used import refuse_unused
 
+UNUSED = ("track", "json_log", "metrics_port")  # of FleetSettings: Flower's loop has logs of its own
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -55,20 +56,24 @@ class NarrowcastStrategy(Strategy):
             )
         # What is wrong is said now, not in the first round.
         refuse_unused(settings, config)
+        if unused := [name for name in UNUSED if name in self.fleet.model_fields_set]:
+            raise ConfigError(f"a NarrowcastStrategy has no use for {', '.join(unused)}: use server_app")
 
     def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Flower's own loop. The model starts from `initial_arrays`, or as it stands."""
+        """Flower's own loop. The model starts from `initial_arrays`, or as it stands; a round has `timeout`
+        seconds, or those of `fleet`."""
         if initial_arrays is not None:
             self.model.load_state_dict(initial_arrays.to_torch_state_dict())
+        timeout = self.fleet.timeout if timeout is None else timeout
         self.fleet = self.fleet.model_copy(update={"timeout": timeout})
         config = make_config({**self.settings, "rounds": num_rounds})
         task = ModelTask(self.model, clients=config.clients or self.fleet.min_clients)
@@ -99,7 +104,8 @@ class NarrowcastStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         run, record = self._running(), self._record
-        run.close(run.gather(self._round, record, replies, self._end), record)
+        heard = ((reply.metadata.src_node_id, reply) for reply in replies)  # as Flower's loop has them
+        run.close(run.gather(self._round, record, heard, self._end), record)
         self.records.append(record)
         metrics = {"clients": record.clients, "bytes-up": record.up, "bytes-down": record.down}
         loss = {} if record.loss is None else {"loss": record.loss}

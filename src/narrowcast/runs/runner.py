@@ -286,7 +286,10 @@ def _rounds(
     if training.round == 0:
         keeper.write(training.state())
     for record in training:
-        keeper.went_well()
+        if record.rolled_back:
+            keeper.held = None  # it led to ruin
+        elif record.clients:  # they trained from it
+            keeper.went_well()
         files.append(log, records.to_line(record))
         if on_record:
             on_record(run.facts, record)
