@@ -4,6 +4,8 @@ import csv
 import io
 import math
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from narrowcast_studies.ledger import Ledger
 from narrowcast_studies.processes import Processes, _judge
 from narrowcast_studies.reproduce import multiples, plot, table
 from narrowcast_studies.study import Study
+from narrowcast_studies.worker import DIVERGED
 from places import EXPERIMENTS
 from tiny import TINY, Counting, collected, tiny
 
@@ -261,10 +264,20 @@ def test_a_process_of_its_own_runs_and_diverges_alike(tmp_path: Path) -> None:
         processes(config, tmp_path / "late")
 
 
-def test_the_end_of_a_process_is_judged_by_what_it_said() -> None:
+def test_what_cannot_begin_has_not_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python ends with 1 where it finds no module, and no traceback tells."""
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    config = make_config({"task": "quadratic", "rounds": 3, "method": "uncompressed", "lr": 0.1})
+    with pytest.raises(RuntimeError, match="ended with 1"):
+        attempts.attempt(config, tmp_path / "run", Processes())
+    assert not run_folder.diverged(tmp_path / "run")
+
+
+def test_the_end_of_a_process_is_judged_by_its_code() -> None:
     _judge(0, "", [])
     for code, said, kind in [
-        (1, "error: the loss is nan: lower --lr", Diverged),
+        (DIVERGED, "error: the loss is nan: lower --lr", Diverged),
+        (1, "python: No module named narrowcast_studies", RuntimeError),
         (1, "Traceback (most recent call last): ...", RuntimeError),
         (2, "error: no such file", RuntimeError),
         (-9, "", RuntimeError),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from narrowcast.errors import Diverged, Interrupted
 from narrowcast.runs import RunConfig
+from narrowcast_studies.worker import DIVERGED
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 INTERRUPTED = (130, -2, -15)  # as the command says it, or as the system does
@@ -62,6 +63,6 @@ def _judge(code: int, said: str, words: list[str]) -> None:
         return
     if code in INTERRUPTED:
         raise Interrupted(said or "stopped")
-    if code == 1 and "Traceback" not in said:  # the worker's own code for it; a crash is 1 as well
+    if code == DIVERGED:
         raise Diverged(said.removeprefix("error: "))
     raise RuntimeError(f"{shlex.join(words)} ended with {code}: {said[-2000:]}")

@@ -1,6 +1,6 @@
 """One run in a process of its own: its settings on standard input, its folder as the argument.
 
-It ends as `narrowcast run` does: 0, 1 where it diverged, 130 where it was stopped, 2 for anything else.
+It ends with 0, DIVERGED, 130 where it was stopped, and 2 for anything else that has a plain sentence.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import click
 from narrowcast.cli import keep_memory, plain_errors
 from narrowcast.runs import RunConfig, attempts
 
+DIVERGED = 3  # which Python never ends with; with 1 it does where it cannot even begin
+
 
 def work(settings: str, folder: Path) -> int:
     """The exit code of the run, begun or gone on with."""
@@ -21,7 +23,7 @@ def work(settings: str, folder: Path) -> int:
         with plain_errors():
             attempts.in_process(RunConfig.model_validate_json(settings), folder)
     except click.exceptions.Exit as end:
-        return end.exit_code
+        return DIVERGED if end.exit_code == 1 else end.exit_code  # to a user a divergence is 1
     return 0
 
 
