@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -18,7 +19,7 @@ from narrowcast.errors import Interrupted
 from narrowcast.runs import RunConfig, attempts, runner
 from narrowcast_studies.ledger import Going, Ledger
 from narrowcast_studies.processes import Processes
-from narrowcast_studies.reproduce import experiment
+from narrowcast_studies.reproduce import experiment, running
 from sessions import FILE, RESULTS, Cut, call, lines, timeless
 
 
@@ -72,6 +73,48 @@ def test_a_process_that_is_cut_goes_on_from_its_checkpoint(clone: Path) -> None:
     assert len((folder / "records.jsonl").read_text().splitlines()) == rounds + 1
 
 
+ASKED = f"""#!{sys.executable}
+import os, signal, sys, time
+from pathlib import Path
+
+def ask(number, frame):
+    with open("asked", "a") as file:
+        file.write("asked\\n")
+
+signal.signal(signal.SIGTERM, ask)
+Path("leads").write_text(str(os.getsid(0) == os.getpid()))
+while not Path("end").exists():
+    time.sleep(0.01)
+sys.exit(130)
+"""
+
+
+def test_a_process_is_asked_to_stop_once_and_by_its_parent_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the alarm, and again when the first of several has ended: a second signal would mean "at once"."""
+    monkeypatch.chdir(tmp_path)
+    Path("asked.py").write_text(ASKED)
+    Path("asked.py").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "asked.py"))
+    processes, config = Processes(), RunConfig(task="quadratic", rounds=1)
+
+    def work() -> None:
+        with pytest.raises(Interrupted):
+            processes(config, tmp_path / "run")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for said in ("leads", "asked"):
+        while not (Path(said).exists() and Path(said).read_text()):
+            time.sleep(0.01)
+        processes.stop()
+    Path("end").touch()
+    thread.join()
+    assert Path("asked").read_text() == "asked\n"
+    assert Path("leads").read_text() == "True"  # a session, in which no terminal's Ctrl-C arrives
+
+
 @pytest.mark.parametrize("own", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_study_that_is_asked_to_stop_does_so_within_a_round(
     clone: Path, own: bool, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +138,19 @@ def test_a_study_that_is_asked_to_stop_does_so_within_a_round(
     assert (folder / "checkpoint.pt").is_file()
     with files.locked(folder):  # nobody works there any more
         assert 0 < len((folder / "records.jsonl").read_text().splitlines()) < 60_000
+
+
+def test_the_end_of_the_terminal_stops_as_ctrl_c_does_unless_it_is_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with running._terminated():
+            os.kill(os.getpid(), signal.SIGHUP)  # under nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with running._terminated(), pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_when_the_time_is_over_nothing_is_begun(clone: Path) -> None:

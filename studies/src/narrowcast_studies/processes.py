@@ -18,10 +18,14 @@ INTERRUPTED = (130, -2, -15)  # as the command says it, or as the system does
 
 
 class Processes:
-    """Call it as `attempts.in_process`, from any thread. `stop` lets the running ones write a checkpoint."""
+    """Call it as `attempts.in_process`, from any thread. `stop` lets the running ones write a checkpoint.
+
+    They are asked once, and by this process alone: to a second signal a run ends at once, without one. So
+    they have a session of their own, where Ctrl-C in a terminal does not reach them.
+    """
 
     def __init__(self) -> None:
-        self._running: set[subprocess.Popen[str]] = set()
+        self._unasked: set[subprocess.Popen[str]] = set()  # those that run, and were not told to stop
         self._stopped = False
         self._lock = threading.Lock()
 
@@ -37,25 +41,32 @@ class Processes:
                 stderr=subprocess.PIPE,
                 text=True,
                 env={**os.environ, **ONE_THREAD},
+                start_new_session=True,
             )
-            self._running.add(process)
+            self._unasked.add(process)
         try:
             _, said = process.communicate(config.model_dump_json())
         except BaseException:  # this process is asked to stop, and its child may not have been
-            process.terminate()
+            with self._lock:
+                self._ask(process)
             process.communicate()
             raise
         finally:
             with self._lock:
-                self._running.discard(process)
+                self._unasked.discard(process)
         _judge(process.returncode, said.strip(), words)
 
     def stop(self) -> None:
         """Ask those that run to stop, and begin no more."""
         with self._lock:
             self._stopped = True
-            for process in self._running:
-                process.terminate()
+            for process in list(self._unasked):
+                self._ask(process)
+
+    def _ask(self, process: subprocess.Popen[str]) -> None:
+        if process in self._unasked:
+            self._unasked.discard(process)
+            process.terminate()
 
 
 def _judge(code: int, said: str, words: list[str]) -> None:

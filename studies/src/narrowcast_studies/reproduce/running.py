@@ -108,16 +108,19 @@ class Work:
 
 @contextmanager
 def _terminated() -> Iterator[None]:
-    """SIGTERM stops as Ctrl-C does."""
+    """SIGTERM stops as Ctrl-C does, and so does the end of the terminal: runs in sessions of their own would
+    outlive it. Where that is ignored already, as under nohup, it stays so."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    asked = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # which Windows has not
+    before = {s: signal.signal(s, interrupt) for s in asked if signal.getsignal(s) is not signal.SIG_IGN}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for s, handler in before.items():
+            signal.signal(s, handler)
 
 
 @contextmanager
