@@ -161,6 +161,19 @@ def test_when_the_time_is_over_nothing_is_begun(clone: Path) -> None:
     assert not RESULTS.exists()
 
 
+def test_rows_that_failed_before_the_deadline_are_reported(
+    clone: Path, cut: type[Cut], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Cut, config: RunConfig, folder: Path) -> None:
+        raise RuntimeError("no room") if config.method == "static" else Interrupted("stopped")
+
+    monkeypatch.setattr(cut, "__call__", fail)
+    result = CliRunner().invoke(app, ["reproduce", "tiny", "--stop-after", "0.001s"])
+    assert "stopped after 1 ms. Go on with" in result.output
+    assert "error: static d=16: no room" in result.output
+    assert result.exit_code == 2
+
+
 def test_the_status_counts_runs_and_hours(committed_alone: Path) -> None:
     nothing = call("tiny", "--status", "--out", "nowhere")
     assert "| static d=16 | - | 0 | - | 0 of 2 | 0.00 | ? |" in nothing

@@ -44,16 +44,18 @@ def conduct(
     begin: Callable[[Row, RunConfig], None] = lambda row, config: None,
     ended: Callable[[Ran], None] = lambda ran: None,
     finished: Callable[[Row], None] = lambda row: None,
+    failed: dict[str, str] | None = None,
     say: Say = print,
 ) -> dict[str, str]:
     """Run what is missing, `jobs` rows at a time; the names of rows that failed, and why.
 
     `begin` is asked before a run, and may raise PutOff: the row is left, and it is the next one's turn.
-    `ended` is told of every new end, `finished` of every row that came through. When interrupted it begins no
-    more runs, calls `stop` to end those that `run` has going, and waits.
+    `ended` is told of every new end, `finished` of every row that came through; `failed` is filled as rows
+    fail, for one who interrupts. When interrupted it begins no more runs, calls `stop` to end those that
+    `run` has going, and waits.
     """
     chosen = [row for row in study.rows if rows is None or row.name in rows]
-    failed: dict[str, str] = {}
+    failed = {} if failed is None else failed
     started, done, halted = time.monotonic(), 0, threading.Event()
     held: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # rows may share a tuning run
 

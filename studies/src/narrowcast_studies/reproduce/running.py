@@ -54,7 +54,7 @@ class Work:
         are shorter.
         """
         end = math.inf if seconds is None else time.monotonic() + seconds
-        processes, ran = Processes(), list[Ran]()
+        processes, ran, failed = Processes(), list[Ran](), dict[str, str]()
 
         def ended(run: Ran) -> None:
             ran.append(run)
@@ -71,7 +71,7 @@ class Work:
 
         try:
             with _terminated(), _alarm(seconds, processes.stop):
-                failed = conducting.conduct(
+                conducting.conduct(
                     self.study,
                     self.ledger,
                     names,
@@ -82,12 +82,12 @@ class Work:
                     begin=begin,
                     ended=ended,
                     finished=finished,
+                    failed=failed,
                     say=say,
                 )
         except (KeyboardInterrupt, Interrupted):
             if time.monotonic() < end:
                 raise Interrupted(f"stopped. Go on with: {self.again}") from None
-            failed = {}
             say(f"stopped after {format_seconds(seconds or 0.0)}. Go on with: {self.again}")
         page = self._write() if ran or not any(row.stands for row in self.known()) else None
         say(page if page and seconds is None else self.status(names))
