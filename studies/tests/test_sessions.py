@@ -47,6 +47,22 @@ def test_a_line_with_other_settings_is_another_run(committed_alone: Path, begun:
     assert [c.dim for c in begun] == [17] * 5
 
 
+def test_pictures_wait_for_the_rows_that_they_need(clone: Path) -> None:
+    """Nobody lies, or nothing is in float32 yet: the page and the table are written without them."""
+    kinds = ("liars", "bits", "narrow", "frontier")
+    figures = "".join(f'[[figure]]\nkind = "{kind}"\n' for kind in kinds)
+    text = FILE.replace("[[claim]]", figures + "[[claim]]").replace("dim = 16", "dim = 16\nup_bits = 2.0")
+    Path("studies/experiments/tiny.toml").write_text(text)
+    call("tiny", "--only", "static")
+    assert "static d=16" in (RESULTS / "results.csv").read_text()
+    drawn = {path.stem for path in RESULTS.glob("*.png")}
+    assert drawn == {"narrow", "frontier"}
+    page = (RESULTS / "README.md").read_text()
+    assert {kind for kind in kinds if f"![{kind}]" in page} == drawn
+    call("tiny", "--only", "uncompressed")
+    assert "![bits](bits.png)" in (RESULTS / "README.md").read_text()
+
+
 def old_form(folder: Path) -> None:
     """As results were written before tuning runs had lines."""
     new = ("clients", "rounds_per_epoch", "narrowcast", "torch", "diverged", "untrained")

@@ -74,6 +74,7 @@ def test_a_grid_is_a_row_for_every_combination_and_has_its_picture(tmp_path: Pat
     assert not failed
     outcomes, _ = collected(plan, tmp_path / "runs")
     path = multiples.draw([o for o in outcomes if o.runs], tmp_path / "liars.png", "a try")
+    assert path
     assert path.stat().st_size > 10_000
 
 

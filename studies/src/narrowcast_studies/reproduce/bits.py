@@ -20,8 +20,11 @@ WIDE, FEW = "#444444", "#c0392b"  # ink of float32 and of few bits
 PLAIN = 32.0
 
 
-def draw(kind: str, outcomes: list[Outcome], path: Path, title: str, by: float) -> Path:
+def draw(kind: str, outcomes: list[Outcome], path: Path, title: str, by: float) -> Path | None:
+    """Write the picture; None where no row is in float32, and `bits` has no target."""
     marks = list(zip(outcomes, lines(outcomes), strict=True))
+    if kind == "bits" and not any(bits_of(o) == 2 * PLAIN for o in outcomes):
+        return None
     run = outcomes[0].runs[0]
     figure, axes = plt.subplots(figsize=(10, 6.5), layout="constrained")
     axes.set_title(title)

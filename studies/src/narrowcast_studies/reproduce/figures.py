@@ -45,7 +45,7 @@ class Mark:
 
 
 def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: Path) -> Path | None:
-    """Write the picture; None where no row of it is complete."""
+    """Write the picture; None where the rows that it needs are not complete."""
     chosen = [o for o in outcomes if o.runs and (figure.rows is None or o.row.name in figure.rows)]
     if not chosen:
         return None

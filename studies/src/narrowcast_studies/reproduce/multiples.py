@@ -16,11 +16,16 @@ HOLDS = {"class": "one class a client", "iid": "any classes"}
 MARKS = "osD^vPX"
 
 
-def draw(outcomes: list[Outcome], path: Path, title: str) -> Path:
-    """Rows whose every seed diverged are not there to be drawn: their lines end."""
+def draw(outcomes: list[Outcome], path: Path, title: str) -> Path | None:
+    """Write the picture; None where no row has clients that lie.
+
+    Rows whose every seed diverged are not there to be drawn: their lines end.
+    """
     marks = list(zip((o for o in outcomes if o.runs), lines(outcomes), strict=True))
     attacks = list(dict.fromkeys(o.row.config.attack for o, _ in marks if o.row.config.attackers))
     parts = list(dict.fromkeys(o.row.config.partition or "" for o, _ in marks if o.row.config.attackers))
+    if not attacks:
+        return None
     rules = list(dict.fromkeys(o.row.config.aggregate for o, _ in marks))
     size = (PANEL[0] * len(attacks), PANEL[1] * len(parts))
     figure, grid = plt.subplots(
