@@ -1,6 +1,7 @@
 """Several local steps: many clients at once walk as each does alone, whoever computes them."""
 
 import threading
+from copy import copy
 from functools import partial
 
 import numpy as np
@@ -27,6 +28,10 @@ STACKS = {
     "two in a row": (nn.Linear(6, 20, bias=False), nn.Linear(20, 3)),
     "first is elementwise": (nn.Softplus(), nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 3)),
     "ends elementwise": (nn.Linear(6, 3), nn.LeakyReLU()),
+    "in place": (
+        nn.ELU(inplace=True), nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 5), nn.SiLU(inplace=True),
+        nn.Linear(5, 3), nn.LeakyReLU(inplace=True),
+    ),
 }  # fmt: skip
 LOCALS = {
     "all examples": Local(4, 0, 0.3),
@@ -54,7 +59,7 @@ def type_copy(layer):
     """Layers of its own for every task: theta lies in them."""
     if isinstance(layer, nn.Linear):
         return nn.Linear(layer.in_features, layer.out_features, layer.bias is not None)
-    return nn.Sequential(*map(type_copy, layer)) if isinstance(layer, nn.Sequential) else type(layer)()
+    return nn.Sequential(*map(type_copy, layer)) if isinstance(layer, nn.Sequential) else copy(layer)
 
 
 def naively(made, monkeypatch):

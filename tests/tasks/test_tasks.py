@@ -296,6 +296,25 @@ def test_prepare_acts_after_augment_and_in_evaluation():
     assert seen == ["augment", "prepare", "prepare"]
 
 
+@pytest.mark.parametrize("where", ["module", "prepare"])
+def test_what_works_in_place_leaves_the_callers_examples_alone(where):
+    """A module whose first layer does, and a prepare that does."""
+    x, y = torch.randn(6, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 0, 1])
+    first = nn.ReLU(inplace=True) if where == "module" else nn.Identity()
+    task = TorchTask(
+        nn.Sequential(first, nn.Linear(2, 2)),
+        train=(x.clone(), y),
+        test=(x.clone(), y),
+        clients=[np.arange(3), np.arange(3, 6)],
+        prepare=(lambda x: x.mul_(0.5)) if where == "prepare" else None,
+        chunk=4,
+    )
+    once = task.evaluate(task.theta0())
+    assert task._stacked
+    assert task.evaluate(task.theta0()) == once
+    assert all(torch.equal(stored, x) for stored, _ in (task._train, task._test))
+
+
 # ---- the quadratic
 
 

@@ -279,5 +279,5 @@ def by_layer(rows: Tensor, layout: Layout) -> list[Tensor]:
 def _elementwise(layer: nn.Module, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     with torch.enable_grad():
         start = x.detach().requires_grad_()
-        y = layer(start)
+        y = layer(start.clone() if getattr(layer, "inplace", False) else start)
     return y.detach(), lambda g: torch.autograd.grad(y, start, g)[0]

@@ -194,7 +194,7 @@ class TorchTask(ModuleTask):
     def _stacked(self) -> bool:
         """Whether the module is a plain stack of layers over vectors, and clients can share a batch."""
         here = bool(self._layers) and self.device.type == "cpu"  # parts and workers are for its caches
-        return here and self.separable and self._inputs(self._train[0][:1]).ndim == 2
+        return here and self.separable and self._inputs(self._train[0][:1].clone()).ndim == 2
 
     def _stack(self, theta: Tensor) -> Stack:
         self.flat.load(theta)
@@ -268,7 +268,8 @@ class TorchTask(ModuleTask):
         self.module.eval()
         inputs, targets = self._test
         with torch.no_grad():
-            outputs = torch.cat([self.module(self._inputs(x)) for x in torch.split(inputs, self.chunk)])
+            parts = (x.clone() for x in torch.split(inputs, self.chunk))  # the module may work in place
+            outputs = torch.cat([self.module(self._inputs(x)) for x in parts])
             loss = float(self._loss(outputs, targets).mean())
         return {**self._metrics(outputs, targets), "loss": loss}
 
