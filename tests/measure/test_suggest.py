@@ -1,7 +1,9 @@
 """`narrowcast measure --suggest`: bytes counted before a run are those of the run; what fits is tried."""
 
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,9 @@ from typer.testing import CliRunner
 from narrowcast.cli.app import app
 from narrowcast.measure import results, suggest, suggest_table
 from narrowcast.measure.candidates import Candidate, bytes_of, largest, traffic, variants
+from narrowcast.measure.probing import Trial
+from narrowcast.measure.results import Trained
+from narrowcast.measure.trainers import InFolders
 from narrowcast.rounds.simulator import Simulation
 from narrowcast.runs import run_folder, runner
 from narrowcast.runs.config import RunConfig
@@ -106,6 +111,40 @@ def test_the_best_that_fits_is_suggested(tmp_path: Path) -> None:
     assert f"The ranges of {overlap} of the other {len(spread) - 1} overlap" in suggest_table.markdown(found)
     with pytest.raises(ValueError, match="nothing of the family fits 100 B a client"):
         suggest.propose(config, (0,), 100, tmp_path)
+
+
+def test_an_option_that_lost_seeds_stands_behind_those_that_lost_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However good the seeds are that it has left; table and sentence say how many it lost."""
+    config, train = config_of(epochs=2, cohort=10), InFolders.train
+
+    def lose(self: InFolders, trial: Trial, target: float | None) -> Trained:
+        run = train(self, trial, target)
+        if trial.method == "static":
+            good = [(rounds, value - 1e6) for rounds, value in run.curve]
+            return msgspec.structs.replace(run, curve=good, diverged=trial.seed == 1)
+        return run
+
+    monkeypatch.setattr(InFolders, "train", lose)
+    said: list[str] = []
+    found = suggest.propose(config, (0, 1, 2), 12_000, tmp_path, rates=1, full_rate=0.05, say=said.append)
+    assert [o.method == "static" for o in found.options] == [False] * (len(found.options) - 1) + [True]
+    last = found.options[-1]
+    assert (last.diverged, len(last.metrics)) == (1, 2)
+    assert last.mean < found.options[0].mean  # lower is better
+    assert all(o.diverged == 0 and len(o.metrics) == 3 for o in found.options[:-1])
+    assert any(line.startswith("static") and "1 of 3 diverged" in line for line in said)
+    (row,) = [line for line in suggest_table.markdown(found).splitlines() if line.startswith("| static")]
+    assert f"| {last.mean:.4f}, 1 of 3 diverged |" in row
+    sentence = suggest_table.certainty(found)
+    assert f"of the other {len(found.options) - 2} that lost as few seeds overlap" in sentence
+    assert sentence.endswith("a row stands behind those that lost fewer: static (1 of 3 diverged).")
+    results.write(tmp_path / "suggest.json", found)
+    old = re.sub(r',\s*"diverged": \d+', "", (tmp_path / "suggest.json").read_text())
+    (tmp_path / "suggest.json").write_text(old)
+    read = results.read_results(tmp_path / "suggest.json", suggest.Suggested)
+    assert not any(o.diverged for o in read.options)
 
 
 def test_the_quick_command_prints_a_run_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

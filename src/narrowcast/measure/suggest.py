@@ -38,6 +38,7 @@ class Option(msgspec.Struct, frozen=True):
     rate: float
     metrics: list[float]  # at the end, of the seeds that came to it, at the best rate
     own: dict[str, int | float | str | bool | None] = {}  # settings that only this method has
+    diverged: int = 0  # seeds that did at the best rate
 
     @property
     def candidate(self) -> Candidate:
@@ -46,6 +47,11 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def mean(self) -> float:
         return statistics.mean(self.metrics)
+
+    @property
+    def lost(self) -> str:
+        """How many of its seeds diverged; empty: none."""
+        return f"{self.diverged} of {self.diverged + len(self.metrics)} diverged" if self.diverged else ""
 
 
 class Suggested(msgspec.Struct, frozen=True):
@@ -92,11 +98,14 @@ class Trials:
         metrics = [ended[best], *(value for value in others if value is not None)]
         run = summarise(self.folder / folder_of(trainer.config_of(Trial(c.method, dim, best, self.seeds[0]))))
         sent = (run.up + run.down) / run.facts.clients
-        mean = statistics.mean(metrics)
-        self.say(f"{c.label}, d = {d}: {mean:.4f} at lr {best:g}, {format_bytes(sent)} a client")
         named = {f"{rate:g}": value for rate, value in trials.items()}
-        own = dict(c.own)
-        return [Option(c.method, d, c.subspaces, c.refresh, predicted, sent, named, best, metrics, own)]
+        o = Option(
+            c.method, d, c.subspaces, c.refresh, predicted, sent, named, best, metrics, dict(c.own),
+            len(self.seeds) - len(metrics),
+        )  # fmt: skip
+        lost = f", {o.lost}" if o.lost else ""
+        self.say(f"{c.label}, d = {d}: {o.mean:.4f}{lost} at lr {best:g}, {format_bytes(sent)} a client")
+        return [o]
 
 
 def propose(
@@ -132,7 +141,7 @@ def propose(
             f"nothing of the family fits {format_bytes(budget)} a client in {rounds} rounds, or all that "
             "does diverged: give a larger --budget, fewer --epochs or a smaller --full-lr"
         )
-    options.sort(key=lambda o: -o.mean if task.higher_is_better else o.mean)
+    options = ranked(options, task.higher_is_better)
     all_of_it = Candidate(UNCOMPRESSED)
     size_of_all = bytes_of(all_of_it, 1, D, traffic(cohorts, rounds, all_of_it), config)
     whole = trials.attempt(all_of_it, D, size_of_all, rules.rates(full_rate, rates))
@@ -142,6 +151,11 @@ def propose(
         config.task, D, len(task.clients), rounds / cohorts.rounds_per_epoch, budget, task.metric,
         task.higher_is_better, list(seeds), options, whole[0], command_of(config, options[0]),
     )  # fmt: skip
+
+
+def ranked(options: list[Option], higher_is_better: bool) -> list[Option]:
+    """The best first, among those that lost as many seeds: a mean of the seeds left is no better for it."""
+    return sorted(options, key=lambda o: (o.diverged, -o.mean if higher_is_better else o.mean))
 
 
 def _size(c: Candidate, D: int, visits: Traffic, config: RunConfig, d: int) -> float:

@@ -25,7 +25,8 @@ def _row(o: Option) -> list[str]:
     refresh = o.refresh if o.candidate.varies else "-"
     routes = str(o.subspaces) if o.subspaces > 1 else "-"
     sizes = [format_bytes(o.sent), format_bytes(o.predicted)]
-    return [o.method, routes, refresh, str(o.d), f"{o.mean:.4f}", spread, f"{o.rate:g}", *sizes]
+    mean = f"{o.mean:.4f}, {o.lost}" if o.lost else f"{o.mean:.4f}"
+    return [o.method, routes, refresh, str(o.d), mean, spread, f"{o.rate:g}", *sizes]
 
 
 def answer(s: Suggested) -> str:
@@ -33,15 +34,24 @@ def answer(s: Suggested) -> str:
 
 
 def certainty(s: Suggested) -> str:
-    """How much the order means: ranges over the seeds that overlap with the best one's."""
+    """How much the order means: ranges over the seeds that overlap with the best one's, and seeds lost."""
     if len(s.seeds) < 2:
         return "One seed says nothing about luck: give more --repeats."
-    low, high = min(s.options[0].metrics), max(s.options[0].metrics)
-    others = [o for o in s.options[1:] if min(o.metrics) <= high and low <= max(o.metrics)]
+    best, *rest = s.options
+    low, high = min(best.metrics), max(best.metrics)
+    alike = [o for o in rest if o.diverged == best.diverged]
+    others = [o for o in alike if min(o.metrics) <= high and low <= max(o.metrics)]
+    which = "" if len(alike) == len(rest) else " that lost as few seeds"
     return (
-        f"The ranges of {len(others)} of the other {len(s.options) - 1} overlap with that of the best: "
-        "between those the order may be luck."
+        f"The ranges of {len(others)} of the other {len(alike)}{which} overlap with that of the best: "
+        f"between those the order may be luck.{_lost(s)}"
     )
+
+
+def _lost(s: Suggested) -> str:
+    """The seeds that diverged at the rate which the first of them chose."""
+    lost = "; ".join(f"{o.candidate.label} ({o.lost})" for o in s.options if o.lost)
+    return f" Seeds were lost, and a row stands behind those that lost fewer: {lost}." if lost else ""
 
 
 def terminal(s: Suggested) -> PlainTable:
