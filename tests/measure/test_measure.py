@@ -398,6 +398,9 @@ def test_the_quick_command_makes_tables_and_a_picture_and_never_repeats(
     assert (tmp_path / "measure.json").read_bytes() == kept
 
 
+SUGGEST = ("digits", "--suggest", "--budget", "30kB")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -406,6 +409,17 @@ def test_the_quick_command_makes_tables_and_a_picture_and_never_repeats(
         (("digits", "--suggest"), "--suggest and --budget go together"),
         (("digits", "--method", "topk"), "'topk' has no d to measure"),
         (("digits", "--threshold", "0"), "0 < share <= 1"),
+        (("digits", "--repeats", "0"), "'--repeats': 0 is not in the range"),
+        (("digits", "--rates", "0"), "'--rates': 0 is not in the range"),
+        (("digits", "--full-lr", "0"), "--full-lr is a number above 0, got 0"),
+        (("digits", "--tolerance", "0"), "--tolerance is a number above 1, got 0"),
+        (("digits", "--tolerance", "1"), "--tolerance is a number above 1, got 1"),
+        ((*SUGGEST, "--full-lr", "0"), "--full-lr is a number above 0, got 0"),
+        ((*SUGGEST, "--threshold", "0.9"), "--suggest goes without --threshold: it tries our methods"),
+        ((*SUGGEST, "--tolerance", "2"), "--suggest goes without --tolerance:"),
+        ((*SUGGEST, "--dim", "64", "--lr", "1"), "--suggest goes without --dim, --lr:"),
+        ((*SUGGEST, "--lr", "auto"), "--suggest goes without --lr:"),
+        ((*SUGGEST, "--method", "static"), "--suggest goes without --method:"),
     ],
 )
 def test_what_cannot_be_measured_is_said(words: tuple[str, ...], message: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,15 +30,18 @@ TOLERANCE, QUICK_TOLERANCE = 1.1, 1.5
 @with_run_flags
 def measure(
     task: Annotated[str | None, typer.Argument(help="a task [default: digits, with --quick]")] = None,
-    threshold: Annotated[float, typer.Option(help="share of the uncompressed metric to reach")] = THRESHOLD,
+    threshold: Annotated[
+        float | None, typer.Option(help=f"share of the uncompressed metric to reach [default: {THRESHOLD}]")
+    ] = None,
     repeats: Annotated[
-        int | None, typer.Option(help=f"seeds: --seed and those after it [default: {REPEATS}]")
+        int | None, typer.Option(min=1, help=f"seeds: --seed and those after it [default: {REPEATS}]")
     ] = None,
     tolerance: Annotated[
         float | None, typer.Option(help=f"the search ends when d is within it [default: {TOLERANCE}]")
     ] = None,
     rates: Annotated[
-        int | None, typer.Option(help="rates that baseline and probes may try [default: 1; --suggest: 3]")
+        int | None,
+        typer.Option(min=1, help="rates that baseline and probes may try [default: 1; --suggest: 3]"),
     ] = None,
     full_lr: Annotated[
         float | None, typer.Option(help="rate of uncompressed training; the probes' follow from it")
@@ -72,9 +76,13 @@ def measure(
             raise ConfigError(
                 "--suggest and --budget go together: narrowcast measure digits --suggest --budget 2MB"
             )
+        if suggest:
+            _refuse_measuring(threshold, tolerance, flags)
+        _refuse_not_above("--tolerance", tolerance, 1, "the search ends when d is within this factor")
+        _refuse_not_above("--full-lr", full_lr, 0, "it is the rate of uncompressed training")
         folder = out or Path("runs") / f"measure-{name.replace(':', '-')}{'-quick' if quick else ''}"
         own = {
-            "threshold": None if threshold == THRESHOLD else threshold,
+            "threshold": threshold,
             "repeats": repeats,
             "tolerance": tolerance,
             "rates": rates,
@@ -95,17 +103,33 @@ def measure(
         asked = {**defaults, **{k: v for k, v in flags.items() if k not in ("dim", "lr", "method", "seed")}}
         config = make_config({"task": name, **asked, **theirs}, admit=True)
         _refuse_unused(config, flags, suggest)
-        count = repeats or (QUICK_REPEATS if quick else REPEATS)
+        count, within = (QUICK_REPEATS, QUICK_TOLERANCE) if quick else (REPEATS, TOLERANCE)
+        count, within = count if repeats is None else repeats, within if tolerance is None else tolerance
         seeds = tuple(range(flags.get("seed", 0), flags.get("seed", 0) + count))
         if budget is not None:
             propose(
                 config, seeds, budget, rates, full_lr, folder, probes or folder / "probes", words, console
             )
             return
-        spec = _spec(
-            threshold, seeds, tolerance or (QUICK_TOLERANCE if quick else TOLERANCE), rates, full_lr, flags
-        )
+        spec = _spec(THRESHOLD if threshold is None else threshold, seeds, within, rates, full_lr, flags)
         run(config, spec, folder, probes or folder / "probes", words, console, asked)
+
+
+def _refuse_measuring(threshold: float | None, tolerance: float | None, flags: dict[str, Any]) -> None:
+    """What only a search for d looks at."""
+    given = {"threshold": threshold, "tolerance": tolerance, **{k: flags.get(k) for k in ("dim", "lr")}}
+    names = [name for name, value in given.items() if value is not None]
+    names += ["method"] if flags.get("method") in METHODS.own else []
+    if names:
+        raise ConfigError(
+            f"--suggest goes without {', '.join(map(flag, names))}: it tries our methods, each with the "
+            "largest d that fits, at rates that follow from --full-lr"
+        )
+
+
+def _refuse_not_above(name: str, value: float | None, bound: int, why: str) -> None:
+    if value is not None and not bound < value < math.inf:
+        raise ConfigError(f"{name} is a number above {bound}, got {value:g}: {why}")
 
 
 def _refuse_unused(config: RunConfig, flags: dict[str, Any], suggest: bool) -> None:
@@ -135,8 +159,8 @@ def _spec(
         seeds=seeds,
         start=flags.get("dim"),
         tolerance=tolerance,
-        rates=rates or 1,
-        full_rate=full_lr or rules.FULL_RATE,
+        rates=1 if rates is None else rates,
+        full_rate=rules.FULL_RATE if full_lr is None else full_lr,
         rate=None if flags.get("lr") == "auto" else flags.get("lr"),
     )
 
@@ -197,8 +221,8 @@ def propose(
             seeds,
             allowed,
             probes,
-            rates=rates or suggest.RATES,
-            full_rate=full_lr or rules.FULL_RATE,
+            rates=suggest.RATES if rates is None else rates,
+            full_rate=rules.FULL_RATE if full_lr is None else full_lr,
             say=display.say,
             watch=display.watch,
         )
