@@ -414,6 +414,7 @@ SUGGEST = ("digits", "--suggest", "--budget", "30kB")
         (("digits", "--full-lr", "0"), "--full-lr is a number above 0, got 0"),
         (("digits", "--tolerance", "0"), "--tolerance is a number above 1, got 0"),
         (("digits", "--tolerance", "1"), "--tolerance is a number above 1, got 1"),
+        (("digits", "--dim", "0"), "--dim is a number above 0, got 0"),
         ((*SUGGEST, "--full-lr", "0"), "--full-lr is a number above 0, got 0"),
         ((*SUGGEST, "--threshold", "0.9"), "--suggest goes without --threshold: it tries our methods"),
         ((*SUGGEST, "--tolerance", "2"), "--suggest goes without --tolerance:"),

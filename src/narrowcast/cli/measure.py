@@ -80,6 +80,7 @@ def measure(
             _refuse_measuring(threshold, tolerance, flags)
         _refuse_not_above("--tolerance", tolerance, 1, "the search ends when d is within this factor")
         _refuse_not_above("--full-lr", full_lr, 0, "it is the rate of uncompressed training")
+        _refuse_not_above("--dim", flags.get("dim"), 0, "the search begins there")
         folder = out or Path("runs") / f"measure-{name.replace(':', '-')}{'-quick' if quick else ''}"
         own = {
             "threshold": threshold,
