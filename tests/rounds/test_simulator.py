@@ -23,7 +23,7 @@ from narrowcast.methods.base import DENSE
 from narrowcast.methods.intrinsic import Intrinsic
 from narrowcast.methods.optimisers import Momentum
 from narrowcast.numerics.keyed import MASK64
-from narrowcast.rounds import exchange
+from narrowcast.rounds import exchange, sampling
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.sampling import Cohorts
@@ -221,6 +221,25 @@ def test_participation_and_dropout_are_what_was_asked(mode, participation, dropo
     visits, share = (100, 1.0) if mode == "epoch" else (400, 50 / 200)  # nobody is favoured
     counts = np.bincount(np.concatenate(answered), minlength=200)
     assert all(within(count, visits, share * participation * (1 - dropout)) for count in counts)
+
+
+@pytest.mark.parametrize("flipped", [0, 3, 120])
+def test_one_secret_coin_decides_of_one_client_alone(flipped, monkeypatch):
+    """Else epsilon, which counts one client's coin as its own affair, would be too small."""
+    cohorts, tossed = Cohorts(200, 50, 4, "poisson", 0.7, 0.2), np.arange(200) % 4 == 0
+
+    def answered(coin):
+        coins = tossed.copy()
+        coins[flipped] = coin
+        monkeypatch.setattr(sampling, "coins", lambda share, count: coins)
+        rounds = [cohorts.answer(t, cohorts.come(t)).tolist() for t in range(20)]
+        return rounds, [set(clients) - {flipped} for clients in rounds]
+
+    (present, others), (absent, same) = answered(True), answered(False)
+    assert others == same
+    assert any(flipped in clients for clients in present)
+    assert not any(flipped in clients for clients in absent)
+    assert within(sum(map(len, same)), 20 * 50, 0.7 * 0.8)
 
 
 @pytest.mark.parametrize(

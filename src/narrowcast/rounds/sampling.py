@@ -75,11 +75,13 @@ class Cohorts:
         return self._thin(came, Purpose.DROP, number, 1.0 - self.dropout)
 
     def _thin(self, clients: IndexArray, purpose: Purpose, number: int, share: float) -> IndexArray:
+        """Those of the clients that come, or answer: each by itself, whatever the secret coins of others."""
         if share >= 1:
             return clients
-        kept: IndexArray = clients[
-            keyed.uniforms(keyed.derive(self.key, purpose, number), purpose, len(clients)) < share
-        ]
+        secret = self.mode == "poisson"  # else by place in the list, as earlier runs drew
+        key = keyed.derive(self.key, purpose, number)
+        drawn = keyed.uniforms(key, purpose, self.clients if secret else len(clients))
+        kept: IndexArray = clients[(drawn[clients] if secret else drawn) < share]
         return kept
 
 
