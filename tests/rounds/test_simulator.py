@@ -176,6 +176,18 @@ def test_a_checkpoint_of_other_clients_is_refused(task):
         Simulation(task, build("static"), PLAN).restore(state)
 
 
+@every_method
+def test_a_zero_that_changes_its_sign_is_a_change(name):
+    """A pruned model has zeros with a minus, and a rate of zero steps by some too: the digest sees it."""
+    model, (x, y) = nn.Linear(4, 3), (torch.arange(240.0).view(60, 4).sin(), torch.arange(60) % 3)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([0.5, -0.0, -0.0]).repeat(4).view(3, 4))
+    pruned = TorchTask(model, train=(x, y), test=(x, y), clients=iid(60, clients=6))
+    warmed = replace(PLAN, cohort=2, lr=0.1, schedule=[(0.0, 0.0), (1.0, 0.0), (2.0, 1.0)])
+    records, _ = run(pruned, build(name, dim=4, k=3, clients=6), warmed)
+    assert all(record.clients == 2 for record in records)  # none was refused: that would be a WireError
+
+
 # Who comes.
 
 

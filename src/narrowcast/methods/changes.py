@@ -84,7 +84,8 @@ class Changes(Method[ChangesServer]):
         version = server.version + 1
         state, delta = self.delta(server.state, acc, server.weights.numel(), round)
         weights = finite(server.weights - delta)
-        moved = torch.where(weights != server.weights, version, server.moved)
+        differ = weights.view(torch.int32) != server.weights.view(torch.int32)  # 0.0 is not -0.0 in a digest
+        moved = torch.where(differ, version, server.moved)
         return ChangesServer(version, weights, moved, state)
 
     def state(self, server: ChangesServer) -> dict[str, Any]:
