@@ -9,7 +9,7 @@ import torch
 
 import narrowcast as nc
 from narrowcast.errors import Diverged
-from narrowcast.rounds import ends
+from narrowcast.rounds import ends, rates
 from narrowcast.rounds.ends import Ending
 from narrowcast.runs import make_config, prepare
 
@@ -52,6 +52,27 @@ def test_weights_grow_by_their_root_mean_square() -> None:
     assert ends.grown(2e4 * ones, torch.zeros(400))
     assert not ends.grown(2e4 * ones, 10 * ones)
     assert not ends.grown(torch.zeros(0), torch.zeros(0))
+
+
+class OnApple(torch.Tensor):
+    """What a tensor on such a device refuses."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("mps")
+
+    def norm(self) -> torch.Tensor:  # type: ignore[override]
+        return torch.linalg.vector_norm(self.as_subclass(torch.Tensor))  # torch warns of a subclass's
+
+    def double(self) -> torch.Tensor:
+        raise TypeError("the MPS framework doesn't support float64")
+
+
+def test_a_device_without_float64_can_be_judged_too() -> None:
+    ones = torch.ones(400).as_subclass(OnApple)
+    assert ends.grown(2e4 * ones, ones)
+    assert not ends.grown(9e3 * ones, ones)
+    assert rates._distance(3 * ones, ones) == pytest.approx(40.0)
 
 
 @pytest.mark.parametrize(("method", "lr"), [("signsgd", 1e9), ("fedkseed", 1.0), ("narrow", 20.0)])

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from narrowcast.numerics.devices import names
+
 BEYOND, FAR = 1e4, 10.0
 
 
@@ -62,4 +64,4 @@ def grown(theta: Tensor, theta0: Tensor) -> bool:
 
 
 def _rms(x: Tensor) -> float:
-    return float(x.double().norm()) / math.sqrt(max(1, x.numel()))
+    return float(names.wide(x).norm()) / math.sqrt(max(1, x.numel()))

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from narrowcast.errors import Diverged
 from narrowcast.methods.base import Method
+from narrowcast.numerics.devices.names import wide
 from narrowcast.rounds.exchange import run_id
 from narrowcast.rounds.plan import AUTO, Plan
 from narrowcast.rounds.training import Training
@@ -217,8 +218,8 @@ class _Trials:
 
 
 def _norm(x: Tensor) -> float:
-    return float((x if x.device.type == "mps" else x.double()).norm())  # which has no float64
+    return float(wide(x).norm())
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
-    return _norm(a - b if a.device.type == "mps" else a.double() - b.double())
+    return float((wide(a) - wide(b)).norm())

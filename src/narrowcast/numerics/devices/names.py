@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from narrowcast import choices
 
@@ -47,6 +48,11 @@ def find(name: str) -> torch.device:
     if number >= count:
         raise ValueError(f"there is no device {name!r}: this machine has {count}, counted from 0")
     return torch.device(device.type, number)
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in float64, for a sum that must not overflow or lose much; on Apple's, which have none, as it is."""
+    return x if x.device.type == "mps" else x.double()
 
 
 def memory_free(device: torch.device) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from narrowcast.numerics.devices.names import wide
 from narrowcast.rounds.task import Batch, IndexArray
 from narrowcast.tasks import side_effects
 from narrowcast.tasks.module import ModuleTask
@@ -197,7 +198,7 @@ class LanguageModel(TextTask):
         return self._sums(texts, index) / self._numbers(texts, index)
 
     def evaluate(self, theta: Tensor) -> dict[str, float]:
-        total = sum(float(self._sums(self._test, index).double().sum()) for index in self._tests(theta))
+        total = sum(float(wide(self._sums(self._test, index)).sum()) for index in self._tests(theta))
         loss = total / float(self._test.number.sum())
         return {"perplexity": math.exp(min(loss, 700.0)), "loss": loss}
 
