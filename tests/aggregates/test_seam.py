@@ -153,6 +153,16 @@ def test_too_few_clients_are_refused_before_the_run(rule, cohort, routes, enough
             rule.check(method, gathering)
 
 
+def test_clients_that_are_not_expected_to_answer_do_not_count(task) -> None:
+    """Else no round would have as many as the rule needs, and the run would end where it began."""
+    few = replace(PLAN, cohort=9, participation=0.8, dropout=0.5, aggregate=Krum(0.3))
+    with pytest.raises(ConfigError, match=r"needs 5 clients, a cohort of 9 has 3 \(of those asked, 3 are"):
+        Simulation(task, build("static"), few)
+    enough = Simulation(task, build("static"), replace(few, dropout=0.0, participation=1.0))
+    enough.step()
+    assert enough.server.version == 1
+
+
 @rules
 def test_a_run_learns_by_every_rule_and_a_checkpoint_goes_on_with_it(name: str, task) -> None:
     plan = replace(PLAN, rounds=12, lr=3.0, aggregate=AGGREGATES[name]())

@@ -27,6 +27,12 @@ class Gathering:
     sampling: str
     weighting: str
     routes: int = 1  # rows of an accumulator: clients are spread over them
+    share: float = 1.0  # of those asked, expected to answer
+
+    @property
+    def answers(self) -> int:
+        """Clients of a round that are expected to answer, the fraction cut off."""
+        return int(self.cohort * self.share + 1e-9)
 
 
 class Aggregate(ABC):

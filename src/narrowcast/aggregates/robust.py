@@ -52,11 +52,13 @@ class Robust(Aggregate):
                 f"{asked} with --weighting {gathering.weighting}: a client that lies claims the weight it "
                 "likes, so every client has one say: leave it at clients"
             )
-        n = gathering.cohort // gathering.routes
+        n = gathering.answers // gathering.routes
         if n < self.needs(n):
             among = f" on each of {gathering.routes} routes" if gathering.routes > 1 else ""
+            cohort, answers = gathering.cohort, gathering.answers
+            some = f" (of those asked, {answers} are expected to answer)" if answers < cohort else ""
             raise ConfigError(
-                f"{asked} needs {self.needs(n)} clients{among}, a cohort of {gathering.cohort} has {n}: "
+                f"{asked} needs {self.needs(n)} clients{among}, a cohort of {cohort} has {n}{some}: "
                 "choose a larger --cohort" + self._otherwise()
             )
 

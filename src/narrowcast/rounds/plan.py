@@ -102,7 +102,8 @@ class Plan:
 
     def gathering(self, clients: int, routes: int = 1) -> Gathering:
         """The same, for an aggregate."""
-        return Gathering(clients, self.cohort, self.sampling, self.weighting, routes)
+        share = self.participation * (1.0 - self.dropout)
+        return Gathering(clients, self.cohort, self.sampling, self.weighting, routes, share)
 
     def settled(self, clients: int) -> Plan:
         """With an aggregate that has found out what it must know of a run with so many clients."""
