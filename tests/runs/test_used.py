@@ -29,6 +29,7 @@ SHORT: dict[str, Any] = {"task": "digits", "width": 8, "rounds": 1, "cohort": 40
         ({"method": "fedavg", "uplink": "f16"}, "--uplink: the method fedavg"),
         ({"momentum": 0.5}, "--momentum: --optimiser sgd has none"),
         ({"method": "signsgd", "momentum": 0.5}, "--momentum: the method signsgd"),
+        ({"method": "fetchsgd", "optimiser": "adam"}, "--optimiser: the method fetchsgd"),
         ({"alpha": 0.1}, "--alpha: only --partition dirichlet"),
         ({"lora_rank": 2}, "--lora-rank: only --trainable lora"),
         ({"data": "here"}, "--data: the task digits does not use it"),
@@ -56,7 +57,7 @@ def test_what_nothing_uses_is_refused(given: dict[str, Any], why: str, tmp_path:
     "given",
     [
         {"dim": 8}, {"method": "topk", "k": 5}, {"optimiser": "adam", "momentum": 0.5},
-        {"method": "dgc", "momentum": 0.5},
+        {"method": "dgc", "momentum": 0.5}, {"method": "fetchsgd", "momentum": 0.5},
         {"partition": "dirichlet", "alpha": 0.1}, {"trainable": "lora", "lora_rank": 2},
         {"method": "time-varying", "refresh": "2", "carry": True}, {"local_steps": 2, "prox": 0.1},
     ],

@@ -24,7 +24,7 @@ from narrowcast.methods.base import (
 )
 from narrowcast.methods.changes import Changes, ChangesServer
 from narrowcast.methods.entry import About, Entry
-from narrowcast.methods.optimisers import State
+from narrowcast.methods.optimisers import SGD, State
 from narrowcast.methods.topk import check_k, count
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
@@ -132,4 +132,4 @@ class FetchSGD(Changes):
         return {"momentum": u * left, "error": e * left}, delta
 
 
-ENTRY = Entry(FetchSGD, ABOUT)
+ENTRY = Entry(FetchSGD, ABOUT, fixes={"optimiser": SGD()})  # its momentum is a sketch, and its own
