@@ -30,6 +30,10 @@ SHORT: dict[str, Any] = {"task": "digits", "width": 8, "rounds": 1, "cohort": 40
         ({"momentum": 0.5}, "--momentum: --optimiser sgd has none"),
         ({"method": "signsgd", "momentum": 0.5}, "--momentum: the method signsgd"),
         ({"method": "fetchsgd", "optimiser": "adam"}, "--optimiser: the method fetchsgd"),
+        ({"prox": 0.1}, "--prox: a single local step is not changed by it"),
+        ({"method": "fedprox", "prox": 0.1, "local_steps": 1}, "--prox: a single local step"),
+        ({"local_lr": 0.1}, "--local-lr: a single local step is not changed by it"),
+        ({"method": "fedkseed", "prox": 0.1}, "--prox: clients of fedkseed take no gradient"),
         ({"alpha": 0.1}, "--alpha: only --partition dirichlet"),
         ({"lora_rank": 2}, "--lora-rank: only --trainable lora"),
         ({"data": "here"}, "--data: the task digits does not use it"),
@@ -60,6 +64,8 @@ def test_what_nothing_uses_is_refused(given: dict[str, Any], why: str, tmp_path:
         {"method": "dgc", "momentum": 0.5}, {"method": "fetchsgd", "momentum": 0.5},
         {"partition": "dirichlet", "alpha": 0.1}, {"trainable": "lora", "lora_rank": 2},
         {"method": "time-varying", "refresh": "2", "carry": True}, {"local_steps": 2, "prox": 0.1},
+        {"method": "fedavg", "local_lr": 0.1, "prox": 0.1}, {"method": "fedkseed", "local_lr": 0.1},
+        {"prox": 0.0}, {"method": "fedprox", "prox": 0.0},
     ],
 )  # fmt: skip
 def test_what_is_used_is_not(given: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ ABOUT = About(
     text="""
 FedAvg with a proximal term in the local objective: client w takes its steps on `f_w(x) + (mu/2) |x -
 theta_t|^2`, so a local gradient gains `mu (x - theta_t)`. The first step is not changed by it; `--prox` is
-mu, and can be given to any method whose clients take several steps.
+mu, and can be given to any method whose clients take several steps by gradients.
 """,
 )
 

@@ -61,8 +61,17 @@ def _matters(name: str, config: RunConfig) -> bool:
             return config.partition == "dirichlet"
         case "lora_rank" | "lora_alpha":
             return config.trainable == "lora"
+        case "local_lr":
+            return _walks(config)
+        case "prox":  # 0, as a run's folder has it, says that there is none
+            return not config.prox or (_walks(config) and config.build_method().probes is None)
         case _:
             return True
+
+
+def _walks(config: RunConfig) -> bool:
+    """Whether clients take more than one step: the first is a gradient, whatever its rate."""
+    return (config.local_steps or config.build_method().local_steps) > 1
 
 
 def refuse_unused(given: Collection[str], *configs: RunConfig) -> None:
@@ -105,6 +114,10 @@ def _why(name: str, configs: Iterable[RunConfig]) -> str:
                 return "only --partition dirichlet has one"
             case "lora_rank" | "lora_alpha":
                 return "only --trainable lora has one"
+            case "prox" if config.build_method().probes is not None:
+                return f"clients of {config.method} take no gradient that it could be added to"
+            case "local_lr" | "prox" if not _walks(config):
+                return "a single local step is not changed by it: give --local-steps 2 or more"
     if any(name in settings for settings in SETTINGS.values()):
         tasks = ", ".join(dict.fromkeys(config.task for config in configs))
         return f"the task {tasks} does not use it"
