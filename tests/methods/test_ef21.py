@@ -133,6 +133,15 @@ def test_a_mean_by_examples_over_those_who_come_is_refused():
         Simulation(Constant(torch.zeros(N, D)), made(), plan)
 
 
+def test_a_run_must_know_how_many_clients_there_are():
+    """With one client as the default, all steps were N times too long."""
+    plan = Plan(cohort=W, lr=0.1, epochs=1, key=KEY)
+    with pytest.raises(ConfigError, match=f"not told how many there are: .*clients={N}"):
+        Simulation(Constant(torch.zeros(N, D)), method("ef21", k=K), plan)
+    with pytest.raises(ValueError, match="clients must be at least 1, got 0"):
+        made(clients=0)
+
+
 def test_hostile_uploads_are_refused():
     m = made()
     acc = m.zero(m.server(torch.zeros(D), LAYOUT))

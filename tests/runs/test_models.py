@@ -167,7 +167,7 @@ def own(seed: int = 0) -> Tied:
 def trained(module: nn.Module, method: str = "time-varying", **options: Any) -> nc.Simulation:
     x = torch.arange(24) % 8
     task = nc.TorchTask(module, train=(x, x.roll(1)), test=(x, x), clients=nc.iid(24, clients=4))
-    made = nc.method(method, **METHODS[method].fitting({"dim": 10, "key": 7, **options}))
+    made = nc.method(method, **METHODS[method].fitting({"dim": 10, "key": 7, "clients": 4, **options}))
     run = nc.Simulation(task, made, nc.Plan(cohort=2, lr=0.5 if method in BOLD else 0.001, rounds=4))
     for _ in run:
         pass

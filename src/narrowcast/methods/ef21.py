@@ -57,14 +57,14 @@ class EF21Server(DenseServer):
 class EF21(Uncompressed):
     name: ClassVar[str] = "ef21"
     weighted: ClassVar[bool] = False  # g is a mean over all N: the server knows the weights of those who come
-    clients: int = 1  # N, all there are
+    clients: int | None = None  # N, all there are; None, which no run takes: as many as came
     k: int | None = None
     uplink: str = "f32"
 
     def __post_init__(self) -> None:
         check_k(self.k)
         formats.by_name(self.uplink)
-        if self.clients < 1:
+        if self.clients is not None and self.clients < 1:
             raise ValueError(f"clients must be at least 1, got {self.clients}")
 
     @property
@@ -104,7 +104,8 @@ class EF21(Uncompressed):
         if acc.weight == 0:
             return server
         assert isinstance(server, EF21Server)
-        estimate = finite(server.estimate + mean(acc)[0] * (acc.count / self.clients))
+        share = acc.count / (self.clients or acc.count)
+        estimate = finite(server.estimate + mean(acc)[0] * share)
         state, delta = self.optimiser.step(server.optimiser, estimate, round.rate)
         weights = finite(server.weights - delta)
         return EF21Server(server.version + 1, weights, state, estimate)

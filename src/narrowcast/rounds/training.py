@@ -53,6 +53,11 @@ class Training(ABC):
                 f"--weighting {plan.weighting}: {method.name} takes the mean over all clients, present or "
                 "not, and knows the weights of those who come alone: leave it at clients"
             )
+        if getattr(method, "clients", 0) is None:
+            raise ConfigError(
+                f"{method.name} takes the mean over all clients, present or not, and was not told how many "
+                f"there are: nc.method({method.name!r}, clients={len(task.clients)}, ...)"
+            )
         self.task, self.method = task, method
         self.theta0 = task.theta0()
         devices.ready(method, self.theta0.device)
