@@ -213,6 +213,13 @@ def test_a_layout_that_is_not_the_models_is_refused():
         make(rank=0)
 
 
+@pytest.mark.parametrize("downlink", ["int8", "int4"])
+def test_a_downlink_that_rounds_at_random_is_refused(downlink):
+    """It would round with the same random numbers in every round."""
+    with pytest.raises(ValueError, match=f"unknown downlink '{downlink}'"):
+        method("powersgd", downlink=downlink)
+
+
 @settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 6), st.integers(0, 99), st.floats(-30, 30))
 def test_columns_come_out_orthonormal_and_span_what_went_in(n, r, rank, seed, size):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from narrowcast import choices
 from narrowcast.methods.base import (
     Accumulator,
     Model,
@@ -75,7 +76,7 @@ class PowerSGD(Replay):
         if self.rank < 1:
             raise ValueError(f"rank must be at least 1, got {self.rank}")
         formats.by_name(self.uplink)
-        formats.by_name(self.downlink)
+        choices.check("downlink", self.downlink, choices.DOWNLINKS)
 
     @property
     def linear(self) -> bool:
