@@ -1,8 +1,8 @@
 """The geometric median, argmin_z sum_w |x_w - z|: it stays bounded while fewer than half of the updates lie.
 
-By Weiszfeld's steps, z <- sum_w x_w / |x_w - z| over sum_w 1 / |x_w - z|, from the coordinates' medians. Where
-z is at an update the sums are over the others, whose pull that one resists with a length of one (Vardi and
-Zhang 2000): if they do not pull harder it is the median, else the step is so much shorter.
+By Weiszfeld's steps, z <- sum_w x_w / |x_w - z| over sum_w 1 / |x_w - z|, from the coordinates' medians.
+Where z is at an update the sums are over the others, whose pull that one resists with a length of one (Vardi
+and Zhang 2000): if they do not pull harder it is the median, else the step is so much shorter.
 """
 
 from __future__ import annotations
