@@ -165,7 +165,7 @@ def test_an_answer_longer_than_the_method_can_need_is_not_even_put_together() ->
     )
     round, record = run.open()
     orders = run.orders(round, record)
-    replies = grid.send_and_receive(orders)
+    replies = [(reply.metadata.src_node_id, reply) for reply in grid.send_and_receive(orders)]
     tracemalloc.start()
     run.gather(round, record, replies, time.monotonic() + 60)
     _, peak = tracemalloc.get_traced_memory()

@@ -38,7 +38,7 @@ class WatchedGrid(FakeGrid):
     def __init__(self, config: RunConfig, folder: Path) -> None:
         super().__init__(client_app(config=config), NODES, {"narrowcast-folder": str(folder / "nodes")})
         self.run, self.left = folder / "run", dict[tuple[int | None, int], set[bytes]]()
-        self.calls, self.deadly = 0, -1
+        self.calls, self.deadly, self.open = 0, -1, set[str]()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         messages = list(messages)
@@ -50,11 +50,15 @@ class WatchedGrid(FakeGrid):
             if (self.run / run_folder.CONFIG).is_file() and run_folder.load_config(self.run).dp_noise:
                 assert version <= Ledger(self.run).released, "on disk before a byte of it leaves"
             self.left.setdefault((order.have, version), set()).add(order.down)
-        return super().push_messages(messages)
+        ids = super().push_messages(messages)
+        self.open = {i for i, m in zip(ids, messages, strict=True) if m in training}
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         replies = super().pull_messages(message_ids)
-        self._live(any(reply.metadata.message_type == MessageType.TRAIN for reply in replies))
+        heard = self.open & set(message_ids) if replies else set()
+        self.open -= heard
+        self._live(bool(heard) and not self.open)
         return replies
 
     def _live(self, training: bool) -> None:

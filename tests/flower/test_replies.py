@@ -180,7 +180,7 @@ def test_a_strategy_keeps_its_fleets_timeout_and_refuses_what_it_cannot_use() ->
     made = NarrowcastStrategy(torch.nn.Linear(2, 2), dim=2, lr=1.0, clients=4, fleet=how)
 
     class Nothing:
-        def get_node_ids(self):
+        def __getattr__(self, name: str) -> None:
             raise RuntimeError("no grid")
 
     with pytest.raises(RuntimeError, match="no grid"):

@@ -53,14 +53,14 @@ class Training(ABC):
                 f"--weighting {plan.weighting}: {method.name} takes the mean over all clients, present or "
                 "not, and knows the weights of those who come alone: leave it at clients"
             )
+        self.task, self.method = task, method
+        self.theta0 = task.theta0()
+        devices.ready(method, self.theta0.device)
         if getattr(method, "clients", 0) is None:
             raise ConfigError(
                 f"{method.name} takes the mean over all clients, present or not, and was not told how many "
                 f"there are: nc.method({method.name!r}, clients={len(task.clients)}, ...)"
             )
-        self.task, self.method = task, method
-        self.theta0 = task.theta0()
-        devices.ready(method, self.theta0.device)
         self.server = method.server(self.theta0, task.layout)
         routes = len(method.zero(self.server).total)
         plan.aggregate.check(method, plan.gathering(len(task.clients), routes))
