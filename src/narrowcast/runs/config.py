@@ -47,8 +47,9 @@ CHOICES: dict[str, Collection[str]] = {
     "precision": choices.PRECISIONS,
 }
 RENAMED = {"seeds": "directions"}  # what older configurations say
-FOUND = {"clients", "cohort", "evaluate_every", "threads", "data"}  # by a run, of its task and machine
-FOUND_FOR_PRIVACY = {"dp_delta", "dp_noise", "dp_clip"}
+# What only a run itself fills in, in its folder's table; no reader of it needs more to know one.
+RESOLVED = {"clients", "cohort", "evaluate_every", "local_steps", "prox", "threads"}
+PRIVACY = {"dp_epsilon", "dp_delta", "dp_noise", "dp_clip"}  # all but the first are found where it is given
 ELSEWHERE = {"device"}  # settings that are not of the run: elsewhere it is the same one
 
 
@@ -141,12 +142,12 @@ class RunConfig(Settings):
 
     def _fills(self, name: str, value: Any) -> bool:
         """Whether a run may have found this value for a setting that is left open here."""
-        if value is None or name in FOUND or (name in FOUND_FOR_PRIVACY and self.private):
+        if value is None or name == "data" or (name in PRIVACY - {"dp_epsilon"} and self.private):
             return True
         if name in ("local_steps", "prox"):
             return bool(value == getattr(self.build_method(), name))
         entry = METHODS[self.method]
-        return name in entry.options and entry.default(name) in (None, value)
+        return name in RESOLVED or (name in entry.options and entry.default(name) in (None, value))
 
     @property
     def private(self) -> bool:

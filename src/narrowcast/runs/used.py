@@ -9,17 +9,14 @@ from typing import Any
 from narrowcast.aggregates.table import AGGREGATES
 from narrowcast.errors import ConfigError
 from narrowcast.methods.table import METHODS
-from narrowcast.runs.config import RENAMED, RunConfig
+from narrowcast.runs.config import PRIVACY, RENAMED, RESOLVED, RunConfig
 from narrowcast.runs.own import config_class
 from narrowcast.runs.words import flag
 from narrowcast.tasks.table import CUSTOM, SETTINGS, settings_of
 
 # The settings of a run that an option of a method stands for, where they are not just one of the same name.
 STANDS_FOR = {"unbiased": ("convention",), "optimiser": ("optimiser", "momentum"), "key": (), "clients": ()}
-# What only a run itself fills in, in its folder's table; no reader of it needs more to know one.
-RESOLVED = {"clients", "cohort", "evaluate_every", "local_steps", "prox", "threads"}
 OF_EVERY_RUN = {"task", "method", "name", "seed", "engine", "threads", "device"}
-PRIVACY = {"dp_epsilon", "dp_delta", "dp_noise", "dp_clip"}
 
 
 def of_method(name: str) -> tuple[str, ...]:
