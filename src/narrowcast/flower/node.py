@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import torch
 from torch import Tensor
 
 from narrowcast.flower.messages import Answer, Exam, Have, Here, Order, Sums, Upload
@@ -172,7 +171,7 @@ class Node:
 
     def _keep(self, model: Model) -> None:
         # Where every download is the whole model, what the node had is of no use: it need not be kept.
-        same = self.method.whole_model or _same_bits(model.base, self.theta0)
+        same = self.method.whole_model or flat.same_bits(model.base, self.theta0)
         side = None if model.side is None else flat.to_bytes(model.side)
         kept = _Kept(model.version, model.stage, b"" if same else flat.to_bytes(model.base), side)
         self.shelf.put("model", msgspec.msgpack.encode(kept))
@@ -198,11 +197,6 @@ class Node:
         before = max((old for old in rounds if old < last), default=last)
         for old in rounds - counted - {before, round}:
             self.shelf.remove(_name(client, old))
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """-0.0 is not 0.0: digests are of bits."""
-    return torch.equal(a.view(torch.int32), b.view(torch.int32))
 
 
 def _name(client: int, round: int) -> str:

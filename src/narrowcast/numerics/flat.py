@@ -51,6 +51,11 @@ def from_bytes(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, np.float32).copy())
 
 
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether digests of the two are equal: -0.0 is not 0.0."""
+    return torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
 def all_finite(numbers: Tensor) -> bool:
     """Whether there is no NaN and no infinity."""
     return math.isfinite(largest(numbers))
