@@ -58,6 +58,8 @@ def _matters(name: str, config: RunConfig) -> bool:
             return config.partition == "dirichlet"
         case "lora_rank" | "lora_alpha":
             return config.trainable == "lora"
+        case "carry":
+            return config.optimiser != "sgd"
         case "local_lr":
             return _walks(config)
         case "prox":  # 0, as a run's folder has it, says that there is none
@@ -89,6 +91,8 @@ def _why(name: str, configs: Iterable[RunConfig]) -> str:
         match name:
             case "momentum" if "optimiser" in of_method(config.method):
                 return "--optimiser sgd has none: choose momentum or adam"
+            case "carry" if "carry" in of_method(config.method):
+                return "--optimiser sgd has nothing to carry over: choose momentum or adam"
             case "network":
                 return f"of --engine {config.engine} clients have the links that they have"
             case "device" if config.task == CUSTOM:
