@@ -229,7 +229,7 @@ def test_every_method_has_a_look_of_its_own() -> None:
 
 CONFIGS = [
     {"task": "digits", "rounds": 3, "method": "topk", "error_feedback": False, "k": 7, "lr": 0.1 + 0.2},
-    {"task": "digits", "method": "time-varying", "epochs": 0.3, "dim": 64, "carry": True, "refresh": 3},
+    {"task": "digits", "method": "time-varying", "epochs": 0.3, "optimiser": "adam", "carry": True},
     {"task": "quadratic", "rounds": 1, "schedule": "0:0,1:1", "name": "a name, with -- in it", "prox": 0.0},
 ]
 
