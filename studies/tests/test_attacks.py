@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from places import EXPERIMENTS
 from typer.testing import CliRunner
 
 from narrowcast import intervals
@@ -19,6 +20,7 @@ from narrowcast_studies.attacks import (
     labels,
     maps,
     models,
+    page,
     programme,
     quality,
     reconstruct,
@@ -281,6 +283,21 @@ class TestCommand:
         )  # fmt: skip
         assert [r.case for r in summary.results] == list(plan.cases())
         assert not any(p.found for r in summary.results for p in r.pictures)
+
+    def test_the_page_gives_each_figure_by_the_attack_that_is_better_at_it(self):
+        summary = results.read_summary(EXPERIMENTS / "results" / "attack" / "results.json")
+        of = {
+            case.attack: line
+            for line in table.lines(summary)
+            for case in [line.case]
+            if (case.upload, case.attacker) == (results.Upload("static", 1024), "paper")
+            and (case.batch, case.rounds) == (1, 1)
+        }
+        assert of["invert"].psnr > of["dlg"].psnr
+        assert of["invert"].identified < of["dlg"].identified  # so that neither attack is the better one
+        said = page.Numbers(summary).said(results.Upload("static", 1024), "paper")
+        assert said.startswith(f"{of['invert'].psnr:.1f} dB")
+        assert said.endswith(f", {of['dlg'].identified}/10 identified")
 
     @pytest.mark.parametrize(
         ("flags", "message"),

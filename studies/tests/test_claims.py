@@ -131,6 +131,9 @@ def test_what_diverged_is_behind_and_a_lost_seed_is_never_ahead() -> None:
     part = row("part", BEST.values, diverged=1)
     assert judged(asked("ahead", ("part", "poor")), part, POOR).pairs[0].answer == "open"
     assert judged(asked("ahead", ("poor", "part")), part, POOR).pairs[0].answer == "open"
+    worse = row("worse", POOR.values, diverged=1)
+    assert judged(asked("ahead", ("worse", "best")), worse, BEST).pairs[0].answer == "no"
+    assert judged(asked("ahead", ("worse", "part")), worse, part).pairs[0].answer == "open"  # both lost one
     untuned = row("untuned", [], math.nan)  # it diverged at every rate of its tuning
     assert judged(asked("ahead", ("lost", "untuned")), lost, untuned).verdict == "does not hold here"
     assert judged(asked("ahead", ("untuned", "lost")), lost, untuned).verdict == "does not hold here"

@@ -78,13 +78,14 @@ class Ran(msgspec.Struct, frozen=True):
     def by_bytes(self) -> list[tuple[float, float]]:
         """(bytes up and down, the headline metric) at every evaluation; none where a run does not tell bytes.
 
-        Lines from before they were written at each have what its rounds are of the run's.
+        A line from before they were written at each has them where its rounds are alike: as much down as up.
         """
         if self.private or not self.rounds:
             return []
         a_round = (self.bytes_up + self.bytes_down) / self.rounds
-        spent = {n: float(self.spent.get(n, n * a_round)) for n in self.curve}
-        return [(spent[n], m[self.metric]) for n, m in self.curve.items() if self.metric in m]
+        alike = {n: n * a_round for n in self.curve} if self.bytes_up == self.bytes_down else {}
+        spent = {n: float(x) for n, x in (self.spent or alike).items()}
+        return [(spent[n], m[self.metric]) for n, m in self.curve.items() if n in spent and self.metric in m]
 
 
 def from_folder(folder: Path, row: str, untrained: Metrics) -> Ran:

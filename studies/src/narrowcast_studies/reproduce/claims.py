@@ -14,7 +14,8 @@ The rows of a study share their seeds, and with a seed the first model, the clie
 rows are compared seed by seed. Let m be the mean of the differences in favour of the first, e the half width
 of Student's 95 % interval. The first is ahead where m - e > 0, and within where m - e > -by; the answer is no
 where m + e lies below that limit, and open in between. `says` and `why` have no figures: those of the pairs
-are printed beside them, from the results, and cannot drift from them.
+are printed beside them, from the results, and cannot drift from them. A row that lost a seed, to one that
+lost none, is never beyond the limit, and behind it where the mean of what it has left is.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def _cheaper(one: Line, other: Line, fewer: float, times: float) -> Answer:
 
 def _beyond(one: Line, other: Line, difference: float, error: float, limit: float) -> Answer:
     """Whether the first row lies beyond the limit; with a seed that diverged it never does."""
-    if not one.values:
+    if not one.values or (one.diverged and not other.diverged and difference < limit):
         return "no"
     if not other.values:
         difference, error = math.inf, 0.0

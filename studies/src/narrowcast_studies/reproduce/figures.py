@@ -46,7 +46,8 @@ class Mark:
 
 def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: Path) -> Path | None:
     """Write the picture; None where the rows that it needs are not complete."""
-    chosen = [o for o in outcomes if o.runs and (figure.rows is None or o.row.name in figure.rows)]
+    asked = [o for o in outcomes if figure.rows is None or o.row.name in figure.rows]
+    chosen = [o for o in asked if o.runs]
     if not chosen:
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +57,7 @@ def draw(experiment: Experiment, figure: Figure, outcomes: list[Outcome], path: 
     if figure.kind in ("narrow", "bits"):
         return bits.draw(figure.kind, chosen, path, title, figure.within)
     if figure.kind == "liars":
-        return multiples.draw(chosen, path, title)
+        return multiples.draw(asked, path, title)
     if figure.kind == "curves":
         return curves.draw(chosen, path, title)
     theirs = _theirs(figure, experiment.published)

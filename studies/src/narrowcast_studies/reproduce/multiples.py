@@ -1,5 +1,6 @@
 """Small multiples of a grid of rows: a panel for every attack and partition, the metric against the share of
-clients that lie, a line for every rule. Honest rows stand at zero in every panel; bars: standard errors."""
+clients that lie, a line for every rule, a cross on the lower border where all seeds diverged. Honest rows
+stand at zero in every panel; bars: standard errors."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from narrowcast.plotting import plt
-from narrowcast_studies.reproduce.table import Line, lines
+from narrowcast_studies.reproduce.table import Line, all_lines
 from narrowcast_studies.study import Outcome
 
 PANEL = (3.0, 2.8)  # inches
@@ -17,11 +18,9 @@ MARKS = "osD^vPX"
 
 
 def draw(outcomes: list[Outcome], path: Path, title: str) -> Path | None:
-    """Write the picture; None where no row has clients that lie.
-
-    Rows whose every seed diverged are not there to be drawn: their lines end.
-    """
-    marks = list(zip((o for o in outcomes if o.runs), lines(outcomes), strict=True))
+    """Write the picture; None where no row has clients that lie."""
+    every = zip(outcomes, all_lines(outcomes), strict=True)
+    marks = [(o, line) for o, line in every if line.values or line.diverged]
     attacks = list(dict.fromkeys(o.row.config.attack for o, _ in marks if o.row.config.attackers))
     parts = list(dict.fromkeys(o.row.config.partition or "" for o, _ in marks if o.row.config.attackers))
     if not attacks:
@@ -35,12 +34,12 @@ def draw(outcomes: list[Outcome], path: Path, title: str) -> Path | None:
         for attack, axes in zip(attacks, row, strict=True):
             _panel(axes, [(o, line) for o, line in marks if _belongs(o, part, attack)], rules)
             axes.set_title(f"{attack}, {HOLDS.get(part, part)}", fontsize=9)
-        row[0].set_ylabel(outcomes[0].runs[0].metric)
+        row[0].set_ylabel(next(o.runs[0].metric for o, _ in marks if o.runs))
     for axes in grid[-1]:
         axes.set_xlabel("share of clients that lie")
     handles, names = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(rules), frameon=False)
-    figure.suptitle(title)
+    figure.suptitle(f"{title} (x: diverged)" if any(not line.values for _, line in marks) else title)
     figure.savefig(path, dpi=130)
     plt.close(figure)
     return path
@@ -54,9 +53,10 @@ def _belongs(o: Outcome, part: str, attack: str) -> bool:
 def _panel(axes: Axes, marks: list[tuple[Outcome, Line]], rules: list[str]) -> None:
     axes.grid(alpha=0.3)
     for i, rule in enumerate(rules):
-        found = sorted(
-            (o.row.config.attackers, line.mean, line.error) for o, line in marks if _rule(o) == rule
-        )
+        mine = [(o.row.config.attackers, line) for o, line in marks if _rule(o) == rule]
+        found = sorted((share, line.mean, line.error) for share, line in mine if line.values)
+        lost = [share for share, line in mine if not line.values]
+        axes.plot(lost, [0.04] * len(lost), "x", color=f"C{i}", transform=axes.get_xaxis_transform())
         at, means, errors = zip(*found, strict=True) if found else ((), (), ())
         axes.errorbar(
             at, means, yerr=errors, color=f"C{i}", marker=MARKS[i % len(MARKS)], markersize=4, capsize=2,

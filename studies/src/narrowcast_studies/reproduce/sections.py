@@ -13,6 +13,7 @@ from narrowcast_studies.reproduce.claims import Claim, Judged, Pair, Published, 
 from narrowcast_studies.reproduce.committed import Committed
 from narrowcast_studies.reproduce.experiment import Experiment
 from narrowcast_studies.reproduce.table import Line, size
+from narrowcast_studies.study import Study
 
 WIDTH = 118  # of a line of prose
 Scale = tuple[Experiment, Committed]
@@ -116,7 +117,7 @@ def _settings(known: Experiment, results: Committed, several: bool) -> str:
             else []
         ),
         f"seeds {', '.join(map(str, seeds))}",
-        *(["every row's rate tuned by the same budget"] if known.study.tunes else []),
+        *_budget(known.study),
     ]
     asked = "" if known.scale == "small" else f" --scale {known.scale}"
     command = f"`narrowcast reproduce {known.name}{asked}` ([table](../{known.results.as_posix()}/README.md))"
@@ -124,6 +125,16 @@ def _settings(known: Experiment, results: Committed, several: bool) -> str:
     left = f" Not run yet: {'; '.join(missing)}." if missing else ""
     scale = f"Scale {known.scale}: " if several else ""
     return filled(f"{scale}{command}: {', '.join(facts)}. {known.about}{left}")
+
+
+def _budget(study: Study) -> list[str]:
+    """By what the rates were found, where any was."""
+    if not study.tunes:
+        return []
+    elsewhere = [row.name for row in study.rows if row.tuned]
+    if not elsewhere:
+        return ["every row's rate tuned by the same budget"]
+    return [f"rates tuned by the same budget, but for {'; '.join(elsewhere)}, tuned in another study"]
 
 
 def _beside(published: list[Published], found: list[Scale]) -> list[str]:
