@@ -4,7 +4,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from places import EXPERIMENTS
 from typer.testing import CliRunner
 
 from narrowcast import intervals
@@ -29,6 +28,7 @@ from narrowcast_studies.attacks import (
     uploads,
 )
 from narrowcast_studies.attacks.attackers import View
+from places import EXPERIMENTS
 
 D = 777
 SEEN = (("uncompressed", 0), ("topk", 50), ("fetchsgd", 60), ("static", 60), ("time-varying", 60))
