@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 import narrowcast as nc
 from fake_grid import FakeGrid
-from federations import PATIENT, impatient, settings
+from federations import PATIENT, impatient, settings, whole
 from narrowcast.errors import Diverged
 from narrowcast.flower import client_app
 from narrowcast.flower.federation import Federation
@@ -63,3 +63,17 @@ def test_a_fleet_that_ends_in_finite_nonsense_has_diverged_and_keeps_none_of_it(
     assert run_folder.diverged(tmp_path) is not None
     assert not (tmp_path / run_folder.LAST_GOOD).exists()
     assert not run_folder.finished(tmp_path)
+
+
+def test_a_fleet_whose_losses_are_negative_is_not_taken_back() -> None:
+    """As likelihoods and cosines are: ten thousand times less is less."""
+    run, grid = whole(settings(clients=3, cohort=3), nodes=3)
+
+    def negative(node: int, honest: Any) -> Any:
+        answer = unpack(honest, Answer)
+        return pack(Answer(answer.have, [Upload(u.client, u.data, u.loss - 10) for u in answer.uploads]))
+
+    grid.lie = negative
+    assert [record.rolled_back for record in run] == [False] * run.rounds
+    assert run.first is not None
+    assert run.first < 0

@@ -224,7 +224,7 @@ class Federation(Training):
     def _check_sound(self, record: RoundRecord) -> None:
         """Diverged, where what clients trained from was finite nonsense: what led there is taken back."""
         loss = self.typical(record)
-        if self.first and loss is not None and loss > ends.BEYOND * self.first:
+        if loss is not None and ends.beyond(self.first, loss):
             raise Diverged(f"the loss is {loss:.3g} where it was {self.first:.3g} at first: lower lr")
 
     def typical(self, record: RoundRecord) -> float | None:
