@@ -77,3 +77,31 @@ def test_a_fleet_whose_losses_are_negative_is_not_taken_back() -> None:
     assert [record.rolled_back for record in run] == [False] * run.rounds
     assert run.first is not None
     assert run.first < 0
+
+
+@pytest.mark.parametrize("said", [1e-30, -1.0, 1e30])
+def test_who_comes_first_does_not_say_what_the_loss_was_at_first(said: float) -> None:
+    """One of twelve, alone in the first round: what later losses are held against is five clients' median."""
+    config = settings(cohort=1, rounds=12)
+    honest, _ = whole(config)
+    run, grid = whole(config)
+
+    def lies(node: int, records: Any) -> Any:
+        answer = unpack(records, Answer)
+        told = [Upload(u.client, u.data, said) for u in answer.uploads]
+        return pack(Answer(answer.have, told)) if run.round == 0 else records
+
+    grid.lie = lies
+    found = [run.step() for _ in range(4)]
+    assert run.first is None
+    again, _ = whole(config)
+    again.restore(run.state())
+    assert not any(record.rolled_back for record in [*found, *run])
+    list(honest)
+    assert torch.equal(run.theta, honest.theta)
+    assert run.first == pytest.approx(honest.first, rel=0.5)
+    again.step()
+    assert again.first == run.first
+    old = {key: value for key, value in run.state().items() if key != "firsts"}  # of an earlier version
+    again.restore(old)
+    assert again.first == run.first

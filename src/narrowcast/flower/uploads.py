@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from narrowcast.aggregates.base import Aggregate
@@ -54,7 +53,7 @@ class Uploads:
         self.bound = OVERHEAD + method.upload_bound(D)  # bytes of one
         self.bytes = self.lost = 0
         self.losses = 0.0  # summed by weight
-        self.typical: float | None = None  # loss: of those counted, the median
+        self.said: dict[int, float] = {}  # client -> its loss, of those counted
         self.counted: list[int] = []  # in the order of their numbers
         self._updates: dict[int, Update] = {}
         self._not_finite = self._refused = 0
@@ -108,8 +107,7 @@ class Uploads:
                 continue
             self.counted.append(client)
             self.losses += weight * update.loss
+            self.said[client] = update.loss
             self.lost += update.lost
-        if self.counted:
-            self.typical = median(self._updates[client].loss for client in self.counted)
         norms.learn([update.norm for update in self._updates.values()], limit)
         return acc
