@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from narrowcast.aggregates.guarantee import Guarantee
 from narrowcast.errors import ConfigError, Diverged
+from narrowcast.rounds.records import Natural
 from narrowcast.rounds.tune import Found
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
@@ -33,7 +34,7 @@ FILES = (CONFIG, FACTS, RECORDS, CHECKPOINT, MODEL, DIVERGED, LAST_GOOD, TRACK)
 PRIVATE = "private"  # a folder for what the clients keep, while the run is going on
 
 
-Count = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=1 << 48)]
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -44,12 +45,12 @@ class Facts(msgspec.Struct, frozen=True):
     method: str
     parameters: Count
     clients: Count
-    rounds: Annotated[int, Meta(ge=0)]
+    rounds: Natural
     rounds_per_epoch: Count
     metric: str
     higher_is_better: bool
     theta0: str
-    seed: int
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     narrowcast: str
     torch: str
     commit: str = ""  # of narrowcast's own source, where that is a clone
