@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -110,6 +111,30 @@ def test_numbers_that_nothing_could_count_to_are_of_a_damaged_folder(
     found = json.loads(ask(port)[2])
     assert [run["id"] for run in found["runs"]] == [str(root / "study" / "a")]
     assert "bad" in found["problems"][0]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+@pytest.mark.parametrize("name", ["facts.json", "config.toml", "records.jsonl", "diverged.txt"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "large"])
+def test_a_file_that_is_none_or_has_no_end_is_not_read(
+    served: tuple[Path, int], name: str, kind: str
+) -> None:
+    root, port = served
+    path = write_run(root / "bad", 4) / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif name == "records.jsonl":
+        path.touch()
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    found = json.loads(ask(port)[2])
+    assert str(root / "study" / "a") in [run["id"] for run in found["runs"]]
+    done = CliRunner().invoke(app, ["show", str(root / "bad")])
+    assert done.exit_code in (0, 2), done.output
 
 
 def test_a_fault_of_ours_about_one_run_does_not_hide_the_others(
