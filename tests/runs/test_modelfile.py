@@ -116,6 +116,17 @@ def test_a_file_of_shapes_that_no_model_has_is_refused_at_once(tmp_path: Path, s
         modelfile.read(tmp_path / "odd")
 
 
+@pytest.mark.parametrize("wrong", [{"downlink": 7}, {"downlink": None}, {"dim": "x"}])
+def test_settings_of_the_wrong_type_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    theta0, _ = trained("static", tmp_path / "m")
+    model = modelfile.read(tmp_path / "m")
+    (tmp_path / "odd").write_bytes(
+        msgspec.msgpack.encode(msgspec.structs.replace(model, settings={**model.settings, **wrong}))
+    )
+    with pytest.raises(WireError, match="settings are wrong"):
+        modelfile.load_model(tmp_path / "odd", theta0)
+
+
 V1 = {"time-varying": "46c239277a6f0b79", "fedkseed": "75f9bfb014ac9378", "powersgd": "2940a5f6f353b738"}
 
 
