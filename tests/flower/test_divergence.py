@@ -79,6 +79,33 @@ def test_a_fleet_whose_losses_are_negative_is_not_taken_back() -> None:
     assert run.first < 0
 
 
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("lie", [math.nan, 1e30])
+def test_one_node_alone_does_not_end_a_run_by_what_it_says_of_the_model(lie: float, nodes: int) -> None:
+    """In rounds of one client nobody contradicts it at once: the next who can train does."""
+    run, grid = whole(settings(clients=nodes, cohort=1, rounds=24), nodes=nodes)
+
+    def lies(node: int, records: Any) -> Any:
+        answer = unpack(records, Answer)
+        told = [Upload(u.client, u.data if lie < math.inf else b"", lie) for u in answer.uploads]
+        return pack(Answer(answer.have, told)) if node == 100 and run.round >= nodes else records
+
+    grid.lie = lies
+    assert not any(record.rolled_back for record in run)
+    assert run.round == 24
+
+
+def test_rounds_of_one_client_end_too_where_two_nodes_cannot_train() -> None:
+    run, grid = whole(settings(clients=3, cohort=1, rounds=40), nodes=3)
+    grid.lie = lambda node, records: (
+        pack(Answer(unpack(records, Answer).have, [Upload(node - 100, b"", math.nan)]))
+        if run.round >= 6
+        else records
+    )
+    with pytest.raises(Diverged, match=r"lower lr .*3 times in a row"):
+        list(run)
+
+
 @pytest.mark.parametrize("said", [1e-30, -1.0, 1e30])
 def test_who_comes_first_does_not_say_what_the_loss_was_at_first(said: float) -> None:
     """One of twelve, alone in the first round: what later losses are held against is five clients' median."""

@@ -25,7 +25,7 @@ from narrowcast.errors import Diverged
 from narrowcast.flower import possible
 from narrowcast.flower.examination import Examination
 from narrowcast.flower.fleet import Fleet, Reply, Unavailable, log
-from narrowcast.flower.hearsay import Hearsay
+from narrowcast.flower.hearsay import Hearsay, doubts
 from narrowcast.flower.messages import Answer, Have, Order, pack, received
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.flower.uploads import OVERHEAD, Uploads
@@ -33,7 +33,6 @@ from narrowcast.methods.base import Accumulator, Method, Server
 from narrowcast.numerics import flat
 from narrowcast.numerics.flat import all_finite
 from narrowcast.numerics.process import own_settings
-from narrowcast.rounds import ends
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.norms import NormBound
@@ -211,10 +210,6 @@ class Federation(Training):
         try:
             if not self.aggregate.discreet:
                 self._check_sound(record)
-                if record.clients:  # clients have trained from it
-                    self._proven(self._before)
-                if self._asked.uploads.ruined:
-                    raise Diverged("every client's loss or update was not finite: lower lr")
             super().advance(acc, record)
             if not all_finite(self._theta):
                 raise Diverged("the model has an infinity or a NaN: lower lr")
@@ -225,10 +220,17 @@ class Federation(Training):
                 self._proven(self.counted)
 
     def _check_sound(self, record: RoundRecord) -> None:
-        """Diverged, where what clients trained from was finite nonsense: what led there is taken back."""
-        loss = self.typical(record)
-        if loss is not None and ends.beyond(self.first, loss):
-            raise Diverged(f"the loss is {loss:.3g} where it was {self.first:.3g} at first: lower lr")
+        """Diverged, where several nodes could not train from the model; what others trained from is sound."""
+        asked = self._asked
+        why, clients = doubts(asked.uploads, self.typical(record), self.first)
+        nodes = {node for node, its in asked.work.items() if not clients.isdisjoint(its)}
+        if nodes and self._hearsay.doubted(nodes, len(self.fleet.members)):
+            raise Diverged(why)
+        if nodes:
+            log.warning("round %d: %s, says node %d alone", record.round + 1, why, *nodes)
+        elif record.clients:
+            self._hearsay.doubting = set()
+            self._proven(self._before)
 
     def typical(self, record: RoundRecord) -> float | None:
         """The median: that of one who lies, about its training or its held-out examples, moves no verdict."""

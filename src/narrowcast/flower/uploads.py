@@ -56,12 +56,13 @@ class Uploads:
         self.said: dict[int, float] = {}  # client -> its loss, of those counted
         self.counted: list[int] = []  # in the order of their numbers
         self._updates: dict[int, Update] = {}
-        self._not_finite = self._refused = 0
+        self._not_finite: set[int] = set()
+        self._refused = 0
 
     @property
-    def ruined(self) -> bool:
-        """Whether there were updates, and none of them was of numbers: the model has left all bounds."""
-        return not self._updates and self._not_finite > 0 and self._not_finite == self._refused
+    def ruined(self) -> set[int]:
+        """Who sent an update that is none of numbers, where all did: the model has left all bounds."""
+        return set() if self._updates or len(self._not_finite) < self._refused else self._not_finite
 
     def take(self, uploads: list[Upload], clients: list[int]) -> list[int]:
         """Check what a node sent for these of its clients; who of them sent nothing."""
@@ -83,7 +84,7 @@ class Uploads:
     @own_settings()
     def _read(self, upload: Upload) -> Update:
         if not upload.data or not abs(upload.loss) <= MAX_LOSS:
-            self._not_finite += 1
+            self._not_finite.add(upload.client)
             raise WireError(upload.why or f"its loss is {upload.loss}")
         if len(upload.data) > self.bound:
             raise WireError(f"{len(upload.data)} bytes: an update of this method takes at most {self.bound}")
