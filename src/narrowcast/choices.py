@@ -17,11 +17,11 @@ ENGINES = ("here", "flower-sim")  # where clients run
 DEVICE = r"auto|[a-z]+(:[0-9]+)?"  # how a device is written; whether there is one, a run finds out
 
 
-def check(name: str, value: str, choices: Collection[str]) -> None:
+def check(name: str, value: object, choices: Collection[str]) -> None:
     """A ValueError that names the choices, unless the value is one of them."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(
-            f"unknown {name} {value!r}{meant(value, choices)}: choose one of {', '.join(choices)}"
+            f"unknown {name} {value!r}{meant(str(value), choices)}: choose one of {', '.join(choices)}"
         )
 
 

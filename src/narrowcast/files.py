@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import stat
 import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
@@ -62,6 +63,13 @@ def _alive(process: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+def refuse_large(path: Path, most: int) -> None:
+    """A ValueError, unless it is a plain file of at most so many bytes: a pipe may wait, a device not end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+        raise ValueError(f"it is no plain file of at most {most} bytes")
 
 
 def write_atomically(path: Path, data: bytes | memoryview) -> None:

@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +79,62 @@ def test_whatever_is_wrong_with_a_folder_the_others_are_shown(
     found = json.loads(ask(port)[2])
     assert [run["id"] for run in found["runs"]] == [str(root / "study" / "a")]
     assert [problem for problem in found["problems"] if "bad" in problem]
+
+
+@pytest.mark.parametrize(
+    "dim", ['"much"', "inf", "nan", "1e300", "true", "9" * 4000], ids=lambda dim: dim[:9]
+)
+def test_what_a_run_of_others_code_has_for_numbers_does_not_take_the_page_down(
+    served: tuple[Path, int], dim: str
+) -> None:
+    """Its settings are shown as they stand, since nothing is imported for being looked at."""
+    root, port = served
+    (write_run(root / "first", 4) / "config.toml").write_text(f'method = "a.b:c"\ndim = {dim}\n')
+    assert ask(port, "/")[0] == 200
+    assert len(json.loads(ask(port)[2])["runs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        *(("facts.json", field) for field in ("parameters", "clients", "rounds", "rounds_per_epoch", "seed")),
+        *(("records.jsonl", field) for field in ("round", "up", "down", "down_first", "no answer")),
+    ],
+)
+def test_numbers_that_nothing_could_count_to_are_of_a_damaged_folder(
+    served: tuple[Path, int], name: str, field: str
+) -> None:
+    root, port = served
+    path = write_run(root / "bad", 4) / name
+    path.write_text(re.sub(rf'"{field}":\d+', f'"{field}":1{"0" * 400}', path.read_text()))
+    assert ask(port, "/")[0] == 200
+    found = json.loads(ask(port)[2])
+    assert [run["id"] for run in found["runs"]] == [str(root / "study" / "a")]
+    assert "bad" in found["problems"][0]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+@pytest.mark.parametrize("name", ["facts.json", "config.toml", "records.jsonl", "diverged.txt"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "large"])
+def test_a_file_that_is_none_or_has_no_end_is_not_read(
+    served: tuple[Path, int], name: str, kind: str
+) -> None:
+    root, port = served
+    path = write_run(root / "bad", 4) / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif name == "records.jsonl":
+        path.touch()
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    found = json.loads(ask(port)[2])
+    assert str(root / "study" / "a") in [run["id"] for run in found["runs"]]
+    done = CliRunner().invoke(app, ["show", str(root / "bad")])
+    assert done.exit_code in (0, 2), done.output
 
 
 def test_a_fault_of_ours_about_one_run_does_not_hide_the_others(

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from html import escape
 from itertools import product
 from pathlib import Path
 
@@ -30,8 +31,8 @@ SAME = (
 )
 
 
-def in_node(program: str, data: object) -> object:
-    files = "".join((ASSETS / name).read_text() for name in ("units.js", "planner.js"))
+def in_node(program: str, data: object, scripts: tuple[str, ...] = ("units.js", "planner.js")) -> object:
+    files = "".join((ASSETS / name).read_text() for name in scripts)
     read = "const data = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
     done = subprocess.run(
         [str(NODE), "-e", f"{files}\n{read}\nprocess.stdout.write(JSON.stringify({program}))"],
@@ -118,3 +119,31 @@ def test_numbers_are_written_as_everywhere(name, format) -> None:
         0.5,
     ]
     assert in_node(f"data.map(units.{name})", values) == [format(value) for value in values]
+
+
+# A page without a browser: what is drawn against the network, as it is given to Plotly.
+STUBS = """(() => {
+  const part = { setAttribute() {}, dataset: {}, closest: () => part }, page = { runs: [data] }, drawn = [];
+  Object.assign(globalThis, {
+    innerWidth: 800, getComputedStyle: () => ({ getPropertyValue: () => "" }),
+    document: {
+      getElementById: () => part, querySelector: (q) => ({ value: q.includes("-x") ? "network" : "loss" }),
+    },
+    state: { page, shown: () => page.runs, look: () => ({}) },
+    Plotly: { react: (place, traces, made) => { drawn.push(made.xaxis.title.text); throw part; } },
+    IntersectionObserver: class { observe() {} },
+    addEventListener: (name, then) => { globalThis.print = then; },
+  });
+  (0, eval)(require("fs").readFileSync(data.script, "utf8"));
+  try { print(); } catch (ended) { if (ended !== part) throw ended; }
+  return drawn;
+})()"""
+
+
+@needs_node
+def test_a_networks_name_is_read_and_not_obeyed() -> None:
+    name = "<a href=https://evil.example>4g</a> & more"
+    curve = {"network": [1, 2], "y": [2, 1]}
+    run = {"label": "a", "seed": 0, "network_name": name, "metric": "loss", "curves": {"loss": curve}}
+    (title,) = in_node(STUBS, {**run, "script": str(ASSETS / "charts.js")}, ("units.js",))  # type: ignore[misc]
+    assert title == f"time on the network ({escape(name, quote=False)})"

@@ -167,6 +167,13 @@ def test_another_word_or_no_rate_is_refused(wrong: object) -> None:
         _config(lr=wrong)
 
 
+def test_a_whole_number_that_is_no_float_is_refused() -> None:
+    """A TOML file may write a one and four hundred zeros."""
+    for name in ("lr", "dp-clip"):
+        with pytest.raises(ConfigError, match=f"--{name}: must be a positive number"):
+            _config(**{name.replace("-", "_"): 10**400})
+
+
 def test_where_every_rate_diverges_it_is_said() -> None:
     class Broken(type(prepare(_config()).task)):  # type: ignore[misc]
         calls = 0

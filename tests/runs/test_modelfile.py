@@ -92,7 +92,7 @@ def test_a_file_that_claims_a_huge_model_allocates_nothing(tmp_path: Path) -> No
     theta0, _ = trained("static", tmp_path / "m")
     model = modelfile.read(tmp_path / "m")
     change = msgspec.structs.replace
-    large = Layout(("w",), ((1 << 50,),))
+    large = Layout(("w",), ((1 << 47,),))
     huge = change(model, layout=large, settings={**model.settings, "dim": 1 << 50})
     (tmp_path / "huge").write_bytes(msgspec.msgpack.encode(huge))
     with pytest.raises(ValueError, match="another theta0"):
@@ -101,6 +101,30 @@ def test_a_file_that_claims_a_huge_model_allocates_nothing(tmp_path: Path) -> No
     (tmp_path / "wide").write_bytes(msgspec.msgpack.encode(wide))
     with pytest.raises(WireError):
         modelfile.load_model(tmp_path / "wide", theta0)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [((1 << 62,) * 200_000,), ((-1, 500),), ((1,) * 33,), ((1 << 48,),), ((500,), (1,)), ()],
+    ids=["a product that takes minutes", "negative", "many axes", "long", "more than names", "fewer"],
+)
+def test_a_file_of_shapes_that_no_model_has_is_refused_at_once(tmp_path: Path, shapes: Any) -> None:
+    trained("static", tmp_path / "m")
+    model = msgspec.structs.replace(modelfile.read(tmp_path / "m"), layout=Layout(("w",), shapes))
+    (tmp_path / "odd").write_bytes(msgspec.msgpack.encode(model))
+    with pytest.raises(WireError, match="no model has"):
+        modelfile.read(tmp_path / "odd")
+
+
+@pytest.mark.parametrize("wrong", [{"downlink": 7}, {"downlink": None}, {"dim": "x"}])
+def test_settings_of_the_wrong_type_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    theta0, _ = trained("static", tmp_path / "m")
+    model = modelfile.read(tmp_path / "m")
+    (tmp_path / "odd").write_bytes(
+        msgspec.msgpack.encode(msgspec.structs.replace(model, settings={**model.settings, **wrong}))
+    )
+    with pytest.raises(WireError, match="settings are wrong"):
+        modelfile.load_model(tmp_path / "odd", theta0)
 
 
 V1 = {"time-varying": "46c239277a6f0b79", "fedkseed": "75f9bfb014ac9378", "powersgd": "2940a5f6f353b738"}

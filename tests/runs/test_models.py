@@ -15,6 +15,7 @@ import narrowcast as nc
 from narrowcast.cli.app import app
 from narrowcast.errors import ConfigError
 from narrowcast.methods import METHODS
+from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import to_bytes
 from narrowcast.runs import bases, make_config, modelfile, models, runner
 from narrowcast.tasks import build
@@ -264,6 +265,39 @@ def test_a_file_that_claims_more_than_the_memory_is_refused(tmp_path: Path) -> N
     for rank in (1 << 40, 0, -1, "4", None, 1.5):
         with pytest.raises(WireError, match="rank"):
             models.export(changed(lora, settings={**settings, "lora_rank": rank}), tmp_path / "w.pt")
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        {"task": "cifar10", "settings": {"width": 3000}},  # 36 MB squared, 57 GB made
+        {"task": "digits", "settings": {"width": 1 << 32}},
+        {"task": "cifar10", "settings": {"width": 1 << 31}},
+        {"task": "quadratic", "settings": {"width": 1 << 32}},
+        {"task": "digits", "settings": {"width": 4096}},  # a model that there could be, and another
+    ],
+)
+def test_a_base_that_does_not_fit_is_refused_before_it_is_made(
+    tmp_path: Path, base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = run_of(tmp_path)
+    monkeypatch.setattr(keyed, "normals", lambda *_: pytest.fail("weights were drawn"))
+    with pytest.raises(ValueError, match=r"bytes of memory|cannot be made|was trained as"):
+        models.export(changed(path, **base), tmp_path / "w.pt")
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        *({"settings": {"width": bad}} for bad in (float("inf"), "64", 2.5, True, -1, 1 << 40)),
+        {"task": "sst2", "name": "tiny", "settings": {"tokens": "x"}},
+        {"task": "custom", "name": "x", "kind": "BertModel", "settings": {"num_labels": 1 << 30}},
+    ],
+)
+def test_what_a_file_says_of_a_models_size_is_a_whole_number(tmp_path: Path, base: dict[str, Any]) -> None:
+    path, _ = run_of(tmp_path)
+    with pytest.raises(WireError, match="must be a whole number"):
+        models.export(changed(path, **base), tmp_path / "w.pt")
 
 
 def test_fresh_weights_of_the_wrong_size_are_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from narrowcast.errors import Diverged
 from narrowcast.flower import possible
 from narrowcast.flower.examination import Examination
 from narrowcast.flower.fleet import Fleet, Reply, Unavailable, log
+from narrowcast.flower.hearsay import Hearsay, doubts
 from narrowcast.flower.messages import Answer, Have, Order, pack, received
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.flower.uploads import OVERHEAD, Uploads
@@ -31,7 +33,6 @@ from narrowcast.methods.base import Accumulator, Method, Server
 from narrowcast.numerics import flat
 from narrowcast.numerics.flat import all_finite
 from narrowcast.numerics.process import own_settings
-from narrowcast.rounds import ends
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.norms import NormBound
@@ -71,6 +72,7 @@ class Federation(Training):
         self.counted: dict[int, int] = {}  # client -> the last round in which its update was counted
         self.kept: dict[int, int] = {}  # the same, as the checkpoint on disk has it
         self._digest0 = wire.digest(self.theta0)
+        self._hearsay = Hearsay(len(task.clients))
         self._good: Server = self.server  # the last from which clients trained, or that was evaluated
         self._good_counted: dict[int, int] = {}  # whose updates are in it
         self._before: dict[int, int] = {}  # whose were before those of the present round
@@ -208,10 +210,6 @@ class Federation(Training):
         try:
             if not self.aggregate.discreet:
                 self._check_sound(record)
-                if record.clients:  # clients have trained from it
-                    self._proven(self._before)
-                if self._asked.uploads.ruined:
-                    raise Diverged("every client's loss or update was not finite: lower lr")
             super().advance(acc, record)
             if not all_finite(self._theta):
                 raise Diverged("the model has an infinity or a NaN: lower lr")
@@ -222,14 +220,25 @@ class Federation(Training):
                 self._proven(self.counted)
 
     def _check_sound(self, record: RoundRecord) -> None:
-        """Diverged, where what clients trained from was finite nonsense: what led there is taken back."""
-        loss = self.typical(record)
-        if self.first and loss is not None and loss > ends.BEYOND * self.first:
-            raise Diverged(f"the loss is {loss:.3g} where it was {self.first:.3g} at first: lower lr")
+        """Diverged, where several nodes could not train from the model; what others trained from is sound."""
+        asked = self._asked
+        why, clients = doubts(asked.uploads, self.typical(record), self.first)
+        nodes = {node for node, its in asked.work.items() if not clients.isdisjoint(its)}
+        if nodes and self._hearsay.doubted(nodes, len(self.fleet.members)):
+            raise Diverged(why)
+        if nodes:
+            log.warning("round %d: %s, says node %d alone", record.round + 1, why, *nodes)
+        elif record.clients:
+            self._hearsay.doubting = set()
+            self._proven(self._before)
 
     def typical(self, record: RoundRecord) -> float | None:
         """The median: that of one who lies, about its training or its held-out examples, moves no verdict."""
-        return None if record.loss is None else self._asked.uploads.typical
+        return None if record.loss is None else median(self._asked.uploads.said.values())
+
+    def at_first(self, record: RoundRecord) -> float | None:
+        """What several clients' losses were: who came before the others does not say it for all."""
+        return self._hearsay.first({} if record.loss is None else self._asked.uploads.said)
 
     def judge(self, record: RoundRecord) -> None:
         try:
@@ -281,7 +290,8 @@ class Federation(Training):
 
     def state(self) -> dict[str, Any]:
         norms = torch.tensor(list(self.norms.history), dtype=torch.float64)
-        return {**super().state(), "counted": _pairs(self.counted), "norms": norms}
+        kept = {"counted": _pairs(self.counted), "norms": norms, "firsts": self._hearsay.losses}
+        return {**super().state(), **kept}
 
     def settle(self, state: dict[str, Any]) -> None:
         self.kept = dict(state["counted"].tolist())
@@ -290,6 +300,7 @@ class Federation(Training):
         super().restore(state)
         self.counted = dict(state["counted"].tolist())
         self.kept = dict(self.counted)
+        self._hearsay.losses = state.get("firsts", {})
         self.norms.history.extend(state.get("norms", torch.zeros(0)).tolist())
         self._good, self._good_counted = self.server, dict(self.counted)
 

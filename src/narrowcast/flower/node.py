@@ -28,6 +28,8 @@ from narrowcast.wire import messages as wire
 from narrowcast.wire.formats import FormatError
 from narrowcast.wire.messages import WireError
 
+UNREADABLE = (msgspec.MsgspecError, ValueError)  # what another version has written, maybe
+
 
 @dataclass(frozen=True)
 class Hosted:
@@ -156,13 +158,21 @@ class Node:
         self.digest = wire.digest(self.theta0)
 
     def _model(self) -> Model:
-        """The model on the shelf; theta0 if there is none, or not a whole one."""
+        """The model on the shelf; theta0 if there is none, not a whole one, or one of another version's."""
         data = self.shelf.get("model")
         if data is None:
             return self._newcomer()
-        kept = msgspec.msgpack.decode(data, type=_Kept)
-        base = flat.from_bytes(kept.base).to(self.theta0.device) if kept.base else self.theta0
-        side = flat.from_bytes(kept.side) if kept.side is not None else None
+        try:
+            kept = msgspec.msgpack.decode(data, type=_Kept)
+            base = flat.from_bytes(kept.base).to(self.theta0.device) if kept.base else self.theta0
+            side = flat.from_bytes(kept.side) if kept.side is not None else None
+            if base.numel() != self.theta0.numel():
+                raise ValueError(
+                    f"a model of {base.numel()} parameters, where this has {self.theta0.numel()}"
+                )
+        except UNREADABLE:
+            self.shelf.remove("model")
+            return self._newcomer()
         return Model(kept.version, kept.stage, base, self.task.layout, side)
 
     def _newcomer(self) -> Model:
@@ -181,7 +191,11 @@ class Node:
         if counted is None or not self.method.stateful:
             return None
         data = self.shelf.get(_name(client, counted))
-        return None if data is None else store.from_bytes(data)
+        try:
+            return None if data is None else store.from_bytes(data)
+        except UNREADABLE:
+            self.shelf.remove(_name(client, counted))
+            return None
 
     def _put_private(self, client: int, private: Private, round: int, counted: set[int | None]) -> None:
         """The state after this round; of the others, those are kept that the server may go on from.

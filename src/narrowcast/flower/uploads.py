@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from narrowcast.aggregates.base import Aggregate
@@ -54,15 +53,16 @@ class Uploads:
         self.bound = OVERHEAD + method.upload_bound(D)  # bytes of one
         self.bytes = self.lost = 0
         self.losses = 0.0  # summed by weight
-        self.typical: float | None = None  # loss: of those counted, the median
+        self.said: dict[int, float] = {}  # client -> its loss, of those counted
         self.counted: list[int] = []  # in the order of their numbers
         self._updates: dict[int, Update] = {}
-        self._not_finite = self._refused = 0
+        self._not_finite: set[int] = set()
+        self._refused = 0
 
     @property
-    def ruined(self) -> bool:
-        """Whether there were updates, and none of them was of numbers: the model has left all bounds."""
-        return not self._updates and self._not_finite > 0 and self._not_finite == self._refused
+    def ruined(self) -> set[int]:
+        """Who sent an update that is none of numbers, where all did: the model has left all bounds."""
+        return set() if self._updates or len(self._not_finite) < self._refused else self._not_finite
 
     def take(self, uploads: list[Upload], clients: list[int]) -> list[int]:
         """Check what a node sent for these of its clients; who of them sent nothing."""
@@ -84,7 +84,7 @@ class Uploads:
     @own_settings()
     def _read(self, upload: Upload) -> Update:
         if not upload.data or not abs(upload.loss) <= MAX_LOSS:
-            self._not_finite += 1
+            self._not_finite.add(upload.client)
             raise WireError(upload.why or f"its loss is {upload.loss}")
         if len(upload.data) > self.bound:
             raise WireError(f"{len(upload.data)} bytes: an update of this method takes at most {self.bound}")
@@ -108,8 +108,7 @@ class Uploads:
                 continue
             self.counted.append(client)
             self.losses += weight * update.loss
+            self.said[client] = update.loss
             self.lost += update.lost
-        if self.counted:
-            self.typical = median(self._updates[client].loss for client in self.counted)
         norms.learn([update.norm for update in self._updates.values()], limit)
         return acc

@@ -21,7 +21,7 @@ import xxhash
 
 from narrowcast.page.document import document
 from narrowcast.page.gathering import gather
-from narrowcast.runs.run_folder import CONFIG, DIVERGED, FACTS, MODEL, RECORDS
+from narrowcast.runs.run_folder import CONFIG, DIVERGED, FACTS, MODEL, RECORDS, is_run
 
 EVERY = 2000  # milliseconds between two looks of the page
 DEPTH = 3  # folders below those named in which runs are looked for
@@ -55,7 +55,7 @@ class Followed:
         """Where runs have begun."""
         patterns = ["/".join(["*"] * depth + [FACTS]) for depth in range(DEPTH + 1)]
         found = {path.parent for root in self.roots for pattern in patterns for path in root.glob(pattern)}
-        return sorted(folder for folder in found if (folder / CONFIG).is_file())
+        return sorted(filter(is_run, found))
 
 
 def server(roots: Sequence[Path], port: int = 0, title: str | None = None) -> ThreadingHTTPServer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from narrowcast.wire.codes import lattice
 
 START = {"params": 124_000_000, "dim": 65_536, "subspaces": 8, "epochs": 24, "clients": 1000, "cohort": 100}
 EXAMPLES = 20
+PLAIN = re.compile(r"[0-9]{1,12}")  # a run that names code by its place may have any words for numbers
 LINK = {"up_bps": 1e6, "down_bps": 1e7}  # as `narrowcast plan` has them
 
 
@@ -25,9 +27,9 @@ def planner(runs: list[dict[str, Any]]) -> dict[str, Any]:
         settings = runs[0]["settings"]
         start["params"] = runs[0]["parameters"]
         start |= {
-            name: int(float(settings[name]))
+            name: int(settings[name])
             for name in ("dim", "subspaces", "clients", "cohort")
-            if name in settings
+            if PLAIN.fullmatch(settings.get(name, ""))
         }
         if runs[0]["network_name"] in NETWORKS:
             start["network"] = runs[0]["network_name"]

@@ -40,7 +40,7 @@ class Ending:
         if old is None or new is None or old <= 0:
             return ""
         said = f"the loss is {new:.3g} where it was {old:.3g} before the first round"
-        if new > BEYOND * old or (new > FAR * old and not self.better):
+        if beyond(old, new) or (new > FAR * old and not self.better):
             return said
         return f"{said}, and the weights have left all proportion" if self.grown and new > old / 2 else ""
 
@@ -51,6 +51,11 @@ class Ending:
             return True
         gain = self.after[self.metric] - self.before[self.metric]
         return gain > 0 if self.higher_is_better else gain < 0
+
+
+def beyond(first: float | None, loss: float) -> bool:
+    """Whether a loss is nonsense, whatever the metric; of one that was not positive nothing is known."""
+    return first is not None and first > 0 and loss > BEYOND * first
 
 
 def suspect(first: float | None, loss: float | None, grown: bool) -> bool:

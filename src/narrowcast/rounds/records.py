@@ -6,8 +6,12 @@ import sys
 from collections.abc import Iterable
 from copy import copy
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+
+Natural = Annotated[int, Meta(ge=0, le=1 << 48)]  # in a file, which may be a stranger's
 
 
 class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -22,34 +26,34 @@ class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     1 5 495 495
     """
 
-    round: int
-    epoch: int
-    version: int  # the server's after the round
+    round: Natural
+    epoch: Natural
+    version: Natural  # the server's after the round
     rate: float
     loss: float | None  # mean training loss of the clients that answered
-    clients: int  # that answered and were counted
-    up: int
-    down: int
-    down_first: int = 0  # the part of `down` sent to clients on their first visit
-    down_dense: int = 0  # the part of `down` sent as whole models although the method compresses
-    down_dense_again: int = 0  # the part of `down_dense` that went to clients who had come before
-    down_catch_up: int = (
+    clients: Natural  # that answered and were counted
+    up: Natural
+    down: Natural
+    down_first: Natural = 0  # the part of `down` sent to clients on their first visit
+    down_dense: Natural = 0  # the part of `down` sent as whole models although the method compresses
+    down_dense_again: Natural = 0  # the part of `down_dense` that went to clients who had come before
+    down_catch_up: Natural = (
         0  # what such clients were sent, not as whole models, beyond what the model of now takes
     )
-    dropped: dict[str, int] = {}  # why -> how many clients
-    lost: int = 0  # clients whose private state was lost, and begun anew
+    dropped: dict[str, Natural] = {}  # why -> how many clients
+    lost: Natural = 0  # clients whose private state was lost, and begun anew
     rolled_back: bool = False  # the round led to a model that could not be used: it is an earlier one again
     metrics: dict[str, float] = {}  # on held-out data, where this round was evaluated
     epsilon: float | None = None  # of every client, so far, where the run guarantees one: at most this
     node_metrics: dict[str, float] = {}  # the same on what nodes hold out: means over `node_examples`
-    node_examples: int = 0
-    evaluate_up: int = 0  # bytes of that, which `up` and `down` leave out
-    evaluate_down: int = 0
+    node_examples: Natural = 0
+    evaluate_up: Natural = 0  # bytes of that, which `up` and `down` leave out
+    evaluate_down: Natural = 0
     network_seconds: float = 0.0  # that the round would have taken on the run's network
     seconds: float = 0.0
     client_seconds: float = 0.0  # a client's share: reconcile, and its part of the cohort's training
-    peak_memory: int = 0  # resident bytes of this process at its peak during the round
-    device_memory: int = 0  # bytes that torch held on the task's device at their peak, where that says so
+    peak_memory: Natural = 0  # resident bytes of this process at its peak during the round
+    device_memory: Natural = 0  # bytes that torch held on the task's device at their peak, where that says so
 
     def same_as(self, other: RoundRecord) -> bool:
         """Equal in everything but what a clock or the operating system says."""

@@ -178,7 +178,7 @@ def _read(path: Path) -> Private | None:
     try:
         body = files.unsealed(path.read_bytes())
         return None if body is None else from_bytes(body)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.MsgspecError, ValueError):
         return None
 
 

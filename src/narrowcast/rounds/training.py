@@ -69,7 +69,7 @@ class Training(ABC):
         self.memory = self.aggregate.start()  # what it keeps between rounds
         self.cohorts, self.rounds = plan.cohorts(len(task.clients)), plan.length(len(task.clients))
         self.round = 0
-        self.first: float | None = None  # the clients' loss in the first round that had one
+        self.first: float | None = None  # the clients' loss at first: of the first round that had one
         self.releases: Releases | None = None
         with own_settings():
             self._theta = method.theta(self.server, torch.empty_like(self.theta0))
@@ -132,7 +132,7 @@ class Training(ABC):
     def close(self, acc: Accumulator, record: RoundRecord) -> None:
         """The server's step with what was collected; after the last one, whether it came to anything."""
         if not self.aggregate.discreet:  # else what clients lost is not to be known
-            self.first = self.typical(record) if self.first is None else self.first
+            self.first = self.at_first(record) if self.first is None else self.first
         self.advance(acc, record)
         if self.round == self.rounds:
             self.judge(record)
@@ -175,6 +175,10 @@ class Training(ABC):
     def typical(self, record: RoundRecord) -> float | None:
         """The clients' loss by which a run is judged; a driver whose clients may lie need not believe all."""
         return record.loss
+
+    def at_first(self, record: RoundRecord) -> float | None:
+        """What later losses are held against, once it is known; asked in every round until then."""
+        return self.typical(record)
 
     def judge(self, record: RoundRecord) -> None:
         """Diverged, where the run has ended in finite nonsense (`ends`).

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from narrowcast.rounds.records import Natural
+
 START = (0, -1, 1)
 
 
@@ -70,7 +72,7 @@ class Found(msgspec.Struct, frozen=True):
     rate: float
     trials: dict[str, float | None] = {}  # the longest: rate -> loss; None: it diverged
     short: dict[str, float | None] = {}  # those before, which say where to look
-    rounds: int = 0
-    up: int = 0
-    down: int = 0
+    rounds: Natural = 0
+    up: Natural = 0
+    down: Natural = 0
     seconds: float = 0.0

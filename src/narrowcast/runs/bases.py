@@ -30,8 +30,11 @@ from narrowcast.tasks.start import Start
 from narrowcast.tasks.table import SETTINGS, STARTS
 from narrowcast.tasks.text import models as texts
 from narrowcast.tasks.text.tokens import PretrainedTokens
+from narrowcast.wire.messages import WireError
 
 Weights = dict[str, Tensor]
+COPIES = 4  # of a base in memory, while it is exported
+MOST = {"width": 1 << 32, "tokens": 1 << 32, "num_labels": 1 << 16}  # that a file may name
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 
 
@@ -100,14 +103,18 @@ def frozen_digest(weights: Mapping[str, Tensor], trained: Collection[str]) -> by
 def gathered(weights: Mapping[str, Tensor], layout: Layout) -> Tensor:
     """theta0 (D,): the parameters that were trained, in the file's order."""
     refuse_missing(weights, layout.names)
+    _refuse_unlike(weights, layout)
+    return torch.cat([weights[name].detach().cpu().reshape(-1) for name in layout.names])
+
+
+def _refuse_unlike(weights: Mapping[str, Tensor], layout: Layout) -> None:
     for name, shape in zip(layout.names, layout.shapes, strict=True):
-        held = weights[name]
-        if tuple(held.shape) != shape or held.dtype != torch.float32:
+        held = weights.get(name)
+        if held is not None and (tuple(held.shape) != shape or held.dtype != torch.float32):
             raise ValueError(
                 f"parameter {name} of the base is {tuple(held.shape)} of {held.dtype}, and was trained as "
                 f"{shape} of torch.float32: load it with that shape and dtype=torch.float32"
             )
-    return torch.cat([weights[name].detach().cpu().reshape(-1) for name in layout.names])
 
 
 def refuse_missing(weights: Mapping[str, Tensor], names: Collection[str]) -> None:
@@ -151,7 +158,7 @@ def find(model: ModelFile, place: str | None) -> Start:
         )
     _refuse_too_large(model)
     if base.task in STARTS:
-        return _of_task(base, name, place)
+        return _of_task(model, name, place)
     if base.kind and name:
         start, _ = pretrained(base.kind, name, base.settings)
         return start
@@ -161,12 +168,15 @@ def find(model: ModelFile, place: str | None) -> Start:
     )
 
 
-def _of_task(base: Base, name: str, place: str | None) -> Start:
-    chosen = {key: value for key, value in base.settings.items() if key in ("width", "tokens")}
-    options: Any = {**chosen, "model": name or None}
+def _of_task(model: ModelFile, name: str, place: str | None) -> Start:
+    base = model.base
+    options: Any = {**_numbers(base.settings, "width", "tokens"), "model": name or None}
     if place and "model" not in SETTINGS[base.task]:
         raise ConfigError(f"--base {place}: this model's base is {in_words(base)}, made anew: leave it out")
-    return STARTS[base.task](TaskOptions(key_of(base), **options))
+    chosen = TaskOptions(key_of(base), **options)
+    if base.task not in texts.PRETRAINED or name == texts.FROM_KEY:
+        _refuse_unfit(model, chosen)
+    return STARTS[base.task](chosen)
 
 
 def pretrained(kind: str, name: str, settings: Mapping[str, Any]) -> tuple[Start, list[str]]:
@@ -177,19 +187,43 @@ def pretrained(kind: str, name: str, settings: Mapping[str, Any]) -> tuple[Start
     found: Any = getattr(transformers, kind, None)
     if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
         raise ConfigError(f"the model's base is of class {kind!r}, which this transformers does not have")
-    labels = {key: value for key, value in settings.items() if key == "num_labels"}
-    module, tokenizer, info = texts.load(found, name, labels)
+    module, tokenizer, info = texts.load(found, name, _numbers(settings, "num_labels"))
     there = dict(module.named_parameters())
     lacks = sorted(n for n in info["missing_keys"] if n in there)
     return Start(module, PretrainedTokens(tokenizer)), lacks
 
 
+def _numbers(settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Those of a stranger's settings that say how large a model is."""
+    chosen = {name: settings[name] for name in names if settings.get(name) is not None}
+    for name, value in chosen.items():
+        if type(value) is not int or not 1 <= value <= MOST[name]:
+            raise WireError(f"the file's {name} is {value!r:.40}: it must be a whole number to {MOST[name]}")
+    return chosen
+
+
 def _refuse_too_large(model: ModelFile) -> None:
     """What a stranger's file claims must fit in this machine's memory."""
-    width = int(model.base.settings.get("width") or 0)
     memory = machine_memory()
-    if 4 * max(model.layout.size, width * width) > memory:
+    if 4 * model.layout.size > memory:
         raise ValueError(
-            f"the file claims {model.layout.size} parameters and a width of {width}: more than the "
-            f"{memory} bytes of memory here"
+            f"the file claims {model.layout.size} parameters: more than the {memory} bytes of memory here"
         )
+
+
+def _refuse_unfit(model: ModelFile, options: TaskOptions) -> None:
+    """A ValueError, unless what the seed makes has the file's shapes and can be made and copied here."""
+    base, memory = model.base, machine_memory()
+    try:
+        with torch.device("meta"):
+            weights = weights_of(STARTS[base.task](options).module)
+    except RuntimeError as error:  # more numbers than can be counted
+        raise ValueError(f"{in_words(base)} cannot be made: {error}") from None
+    size = sum(value.nbytes for value in weights.values())
+    if COPIES * size > memory:
+        raise ValueError(
+            f"{in_words(base)} takes {size} bytes, {COPIES} times while it is exported: more than the "
+            f"{memory} bytes of memory"
+        )
+    refuse_missing(weights, [name for name in model.layout.names if ".lora_" not in name])
+    _refuse_unlike(weights, model.layout)

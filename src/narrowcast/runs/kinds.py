@@ -28,7 +28,7 @@ def _rate(value: Any) -> float | str:
         return "auto"
     try:
         rate = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         rate = math.nan
     if not (math.isfinite(rate) and rate > 0) or isinstance(value, bool):
         raise ValueError(f'must be a positive number or "auto", got {value!r}')
@@ -58,7 +58,7 @@ def _clip(value: Any) -> str:
         return "adaptive"
     try:
         bound = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         bound = math.nan
     if not (math.isfinite(bound) and bound > 0) or isinstance(value, bool):
         raise ValueError(f'must be a positive number or "adaptive", got {value!r}')

@@ -27,6 +27,7 @@ from narrowcast.wire.earlier import Payload1, digest1
 from narrowcast.wire.messages import WireError
 
 MAGIC, MAGIC1 = "narrowcast model 2", "narrowcast model 1"
+AXES, LONG = 32, 1 << 48  # of a tensor, and numbers along one: products of these are soon taken
 SMALL, DEFLATED = 4 << 20, b"\x78"  # bytes of a file that is deflated; how zlib begins
 Settings = dict[str, int | float | str | bool | None]
 
@@ -130,12 +131,21 @@ def read(path: Path) -> ModelFile:
         raise WireError(f"{path} is not a narrowcast model: {error}") from None
     if model.magic not in (MAGIC, MAGIC1):
         raise WireError(f"{path} is not a model that this version can read (it says {model.magic!r})")
+    if not _sane(model.layout):
+        raise WireError(f"{path} has parameters of shapes that no model has")
     if model.method not in METHODS:  # nothing is imported because a file names it
         raise WireError(
             f"{path} is of the method {model.method!r}, which is not here: install its package, or call "
             f"narrowcast.register('method', {model.method!r}, ...) before loading it"
         )
     return model
+
+
+def _sane(layout: Layout) -> bool:
+    """Whether there can be such tensors, before their numbers are multiplied."""
+    return len(layout.names) == len(layout.shapes) and all(
+        len(shape) <= AXES and all(0 <= n < LONG for n in shape) for shape in layout.shapes
+    )
 
 
 def _method(model: ModelFile) -> Method[Any]:

@@ -17,8 +17,10 @@ import msgspec
 import tomli_w
 from msgspec import Meta
 
+from narrowcast import files
 from narrowcast.aggregates.guarantee import Guarantee
 from narrowcast.errors import ConfigError, Diverged
+from narrowcast.rounds.records import Natural
 from narrowcast.rounds.tune import Found
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
@@ -30,10 +32,11 @@ DIVERGED = "diverged.txt"  # why it did
 LAST_GOOD = "last-good.narrowcast"  # the model before that, where the driver kept one
 # That of privacy is none of them (privacy/ledger.py): what was released stays released.
 FILES = (CONFIG, FACTS, RECORDS, CHECKPOINT, MODEL, DIVERGED, LAST_GOOD, TRACK)
+LARGEST = 1 << 20  # bytes of those that are a few words
 PRIVATE = "private"  # a folder for what the clients keep, while the run is going on
 
 
-Count = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=1 << 48)]
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -44,12 +47,12 @@ class Facts(msgspec.Struct, frozen=True):
     method: str
     parameters: Count
     clients: Count
-    rounds: Annotated[int, Meta(ge=0)]
+    rounds: Natural
     rounds_per_epoch: Count
     metric: str
     higher_is_better: bool
     theta0: str
-    seed: int
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     narrowcast: str
     torch: str
     commit: str = ""  # of narrowcast's own source, where that is a clone
@@ -83,17 +86,22 @@ def load_settings(folder: Path) -> dict[str, Any]:
     if not is_run(folder):
         lacks = CONFIG if (folder / FACTS).is_file() else FACTS
         raise ConfigError(f"{folder} is not a run folder, or its run has not begun: it has no {lacks}")
+    try:
+        files.refuse_large(folder / CONFIG, LARGEST)
+    except ValueError as error:
+        raise ConfigError(f"{folder / CONFIG} is damaged: {error}") from None
     return read_toml(folder / CONFIG)
 
 
 def load_facts(folder: Path) -> Facts:
     try:
+        files.refuse_large(folder / FACTS, LARGEST)
         return msgspec.json.decode((folder / FACTS).read_bytes(), type=Facts)
     except FileNotFoundError:
         raise ConfigError(
             f"{folder} is not a run folder, or its run has not begun: it has no facts.json"
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
         raise ConfigError(f"{folder}/facts.json is damaged: {error}") from None
 
 
@@ -104,7 +112,10 @@ def finished(folder: Path) -> bool:
 def diverged(folder: Path) -> str | None:
     """Why the run diverged; None: it did not."""
     path = folder / DIVERGED
-    return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return file.read(LARGEST).decode(errors="replace").strip()
 
 
 def refuse_diverged(folder: Path) -> None:

@@ -20,6 +20,8 @@ def initialise(module: nn.Module, key: Key, gain: float = 2.0) -> nn.Module:
         if not isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Embedding):
             continue
         weight = part.weight
+        if weight.is_meta:  # only its shape is asked for
+            continue
         fan_in = 1 if isinstance(part, nn.Embedding) else weight[0].numel()
         scale = np.float32(0.02 if isinstance(part, nn.Embedding) else math.sqrt(gain / fan_in))
         stream = keyed.derive(key, Purpose.INIT, number)

@@ -40,7 +40,7 @@ const charts = (() => {
 
   const xaxis = (name, values) => {
     const axis = AXES[name], titles = { ...axis, title: axis.title };
-    if (name === "network") titles.title = `time on the network (${networks()})`;
+    if (name === "network") titles.title = `time on the network (${plain(networks())})`;
     return { title: titles.title, ...(axis.log ? { type: "log", ...ticks(values, axis.format) } : {}) };
   };
   const networks = () => [...new Set(state.page.runs.map((run) => run.network_name).filter(Boolean))].join(", ");

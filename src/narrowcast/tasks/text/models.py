@@ -24,7 +24,8 @@ from narrowcast.tasks.text.tokens import PAD, ByteTokens, PretrainedTokens
 from narrowcast.tasks.trainable import merged, restrict
 
 PACKAGED = ("minilm", "smollm2")  # names that `narrowcast data` fetches
-TINY = 32  # width
+PRETRAINED = ("sst2", "personachat")  # tasks whose models are, unless --model says tiny
+FROM_KEY, TINY = "tiny", 32  # its name, its width
 SPREAD = 0.02  # deviation of weights that a checkpoint lacks
 SAFE = {"trust_remote_code": False}  # left out, transformers would ask the user, and run it on a yes
 GET = (
@@ -37,7 +38,7 @@ GET = (
 def classifier(options: TaskOptions, default: str, classes: int) -> Start:
     """A model that scores classes."""
     transformers = _transformers()
-    if (options.model or default) == "tiny":
+    if (options.model or default) == FROM_KEY:
         config = transformers.BertConfig(**_tiny(options), num_labels=classes, pad_token_id=PAD)
         return _fresh(transformers.BertForSequenceClassification, config, options)
     kind = transformers.AutoModelForSequenceClassification
@@ -46,7 +47,7 @@ def classifier(options: TaskOptions, default: str, classes: int) -> Start:
 
 def language_model(options: TaskOptions, default: str) -> Start:
     """A model that predicts the next token."""
-    if (options.model or default) == "tiny":
+    if (options.model or default) == FROM_KEY:
         return small_llama(options, TINY, 2)
     return _pretrained(_transformers().AutoModelForCausalLM, options, default, {})
 
