@@ -86,11 +86,31 @@ def test_runs_that_differ_by_more_than_the_seed_are_rows_of_their_own(tmp_path: 
     assert len(pooled([summarise(tmp_path / "0"), summarise(tmp_path / "1")])) == 2
 
 
-@pytest.mark.parametrize("wrong", ["[]", "[1, 1]", '["0"]', "[1.5]", "[true]"])
-def test_seeds_are_different_whole_numbers(tmp_path: Path, wrong: str) -> None:
-    (tmp_path / "c.toml").write_text(FILE.replace("[0, 1, 2]", wrong))
-    with pytest.raises(ConfigError, match="list of different whole numbers"):
+@pytest.mark.parametrize("wrong", ["[]", "[1, 1]", '["0"]', "[1.5]", "[true]", "3"])
+@pytest.mark.parametrize("place", ["[0, 1, 2]", "[7]"])  # at the top, in a run's table
+def test_seeds_are_different_whole_numbers(tmp_path: Path, wrong: str, place: str) -> None:
+    (tmp_path / "c.toml").write_text(FILE.replace(place, wrong))
+    for over in ({}, {"seed": 5}):
+        with pytest.raises(ConfigError, match="list of different whole numbers"):
+            compare.load(tmp_path / "c.toml", over)
+
+
+def test_a_number_of_seeds_is_not_taken_for_fedkseeds_directions(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        'task = "quadratic"\nrounds = 1\nseeds = 3\n[[run]]\nmethod = "fedkseed"\n'
+    )
+    with pytest.raises(ConfigError, match="called directions"):
         compare.load(tmp_path / "c.toml")
+
+
+@pytest.mark.parametrize("seeds", ["[0, 1]", "3"])
+def test_a_single_run_has_one_seed(tmp_path: Path, seeds: str) -> None:
+    file = tmp_path / "one.toml"
+    file.write_text(f'task = "quadratic"\nmethod = "fedkseed"\nrounds = 1\nseeds = {seeds}\n')
+    shown = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "run")])
+    assert shown.exit_code == 2
+    assert "several seeds are for narrowcast compare, here it is seed = 0" in shown.output
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_seed_given_to_the_command_is_the_only_one(tmp_path: Path) -> None:

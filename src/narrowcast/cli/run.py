@@ -86,6 +86,11 @@ def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:
     table = read_toml(Path(task)) if task.endswith(".toml") else {"task": task}
     if "run" in table:
         raise ConfigError(f"{task} has several runs: use narrowcast compare {task}")
+    if "seeds" in table:
+        raise ConfigError(
+            f"{task}: several seeds are for narrowcast compare, here it is seed = 0; FedKSeed's number is "
+            "called directions"
+        )
     config = make_config({**table, **flags}, admit=True)
     from narrowcast.runs.used import refuse_unused
 
