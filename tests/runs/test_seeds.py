@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from narrowcast.errors import ConfigError, Diverged
 from narrowcast.runs import compare, run_folder, runner, summarise
 from narrowcast.runs.reading import make_config
 from narrowcast.runs.seeds import pooled
+from narrowcast.units import format_bytes
 
 FILE = """
 task = "quadratic"
@@ -67,6 +69,17 @@ def test_a_comparison_goes_on_after_a_run_that_diverges_and_says_so(runs: Path) 
     assert run_folder.finished(runs / "out" / "topk-s7")  # it came after them
     again = compare.run_all(compare.load(runs / "three.toml"), runs / "out")  # neither repeated nor an error
     assert len(again) == 7
+
+
+def test_progress_keeps_seeds_apart(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(FILE.replace("0.05", '"auto"').partition("[[run]]")[0] + "[[run]]")
+    shown = CliRunner().invoke(app, ["compare", str(file), "--out", str(tmp_path / "out")]).output
+    for seed in (0, 1, 2):
+        run = summarise(tmp_path / "out" / f"static-d=8-s{seed}")
+        assert f"static d=8, seed {seed}: lr " in shown
+        (end,) = re.findall(rf"static d=8, seed {seed}: round 6 of 6 .*", shown)
+        assert end.endswith(f" {format_bytes(run.up + run.down)}")
 
 
 def test_nobody_is_sent_to_resume_what_diverged(runs: Path) -> None:
