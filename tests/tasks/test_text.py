@@ -709,11 +709,13 @@ def test_a_run_becomes_a_folder_that_transformers_reads(
     assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-5)
 
 
-def test_a_folder_is_for_models_of_transformers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["out", "out.onnx", "out-v1.1"])
+def test_a_folder_is_for_models_of_transformers(tmp_path: Path, name: str) -> None:
     run = runner.start(make_config({"task": "quadratic", "rounds": 1}), tmp_path / "run")
-    result = CliRunner().invoke(app, ["export", str(run), "--to", str(tmp_path / "out")])
+    result = CliRunner().invoke(app, ["export", str(run), "--to", str(tmp_path / name)])
     assert result.exit_code == 2
-    assert "choose --to" in result.output
+    assert f"{name}.safetensors or" in result.output.replace("\n", " ")
+    assert not (tmp_path / name).exists()
 
 
 def test_a_sequence_longer_than_the_model_takes_is_said() -> None:
