@@ -19,6 +19,7 @@ pytest.importorskip("transformers", reason="needs the extra narrowcast[text]")
 import transformers
 
 from narrowcast.cli.app import app
+from narrowcast.errors import ConfigError
 from narrowcast.numerics import pool
 from narrowcast.rounds import records
 from narrowcast.rounds.local import Local, client_updates
@@ -333,6 +334,17 @@ def test_a_damaged_folder_is_told(checkpoint: Path, name: str, damage: Any) -> N
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(FileNotFoundError, match=r"cannot be loaded: .*--model DIR"):
         models.classifier(TaskOptions(0, model=str(checkpoint)), sst2.MODEL, 2)
+
+
+def test_a_base_of_another_architecture_is_refused_by_its_name(tmp_path: Path) -> None:
+    transformers.LlamaConfig().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="is a llama, and training began with a bert"):
+        models.load(transformers.BertForSequenceClassification, str(tmp_path), {})
+
+
+def test_a_base_that_is_not_there_is_given_by_its_own_flag(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="--base DIR"):
+        models.load(transformers.BertForSequenceClassification, f"{tmp_path}/absent", {})
 
 
 def test_the_weights_of_another_model_are_refused(checkpoint: Path) -> None:
