@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from narrowcast import __version__
 from narrowcast.cli.app import app
 from narrowcast.data import listing
+from narrowcast.errors import ConfigError
 from narrowcast.runs import compare, run_folder
 from narrowcast.runs.config import CHOICES, RunConfig
 from narrowcast.runs.reading import make_config, read_toml
@@ -89,6 +90,13 @@ def test_what_is_no_count_is_refused_by_its_flag(text: str) -> None:
     assert result.exit_code == 2
     assert "--dim" in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("name", ["dim", "epochs", "seed", "cohort", "momentum", "up_bits", "k"])
+def test_true_is_no_number(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')}: must be a number, got true"):
+        make_config({"task": "digits", "rounds": 1, name: True})
+    assert make_config({"task": "digits", "rounds": 1, "validation": True}).validation
 
 
 def test_zero_stays_a_number() -> None:
