@@ -47,6 +47,24 @@ def test_a_slip_is_understood(words: list[str], meant: str) -> None:
     assert meant in " ".join(result.output.split())
 
 
+def test_a_file_in_place_of_a_task_is_told_how_to_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.py", "settings.txt", "quadratic"):
+        Path(name).write_text("")
+    assert "name its function that makes one, mine:FUNCTION" in narrowcast("run", "mine.py").output
+    assert "a file of settings must end in .toml" in narrowcast("run", "settings.txt").output
+    assert "say how long to train" in narrowcast("run", "quadratic").output  # a task all the same
+
+
+def test_an_unknown_task_is_named_once_beside_those_that_can_be_run() -> None:
+    shown = narrowcast("run", "nothing", "--rounds", "1").output
+    assert shown.count("nothing") == 1
+    assert "quadratic" in shown
+    assert "custom" not in shown
+
+
 def test_a_slip_in_a_file_is_understood(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('task = "digits"\nrounds = 1\nlocal-stpes = 2\n')
     shown = " ".join(narrowcast("run", tmp_path / "a.toml").output.split())

@@ -84,7 +84,7 @@ class RunConfig(Settings):
         known = CHOICES[name]
         if isinstance(known, Registry) and ":" in value:
             known.check(value)
-        choices.check(name, value, [*known, CUSTOM] if name == "task" else known)
+        choices.check(name, value, known)
         return value
 
     @field_validator("network")
