@@ -422,6 +422,20 @@ def test_other_settings_go_when_the_method_does(doors: Doors) -> None:
     assert config.but(lr=0.25).model_dump() == {**config.model_dump(), "lr": 0.25}
 
 
+@pytest.mark.parametrize("per_client", [False, True])
+@pytest.mark.parametrize("returned", [lambda v: v, lambda v: (None, v)])
+def test_a_compress_that_returns_no_payload_is_told_what_to_return(returned: Any, per_client: bool) -> None:
+    class Bad(outside.Clipped):
+        linear = property(lambda self: not per_client)
+
+        def compress(self, private: Any, v: Any, model: Any, key: int) -> Any:
+            return returned(v)
+
+    run = nc.Simulation(outside.blobs(), Bad(), nc.Plan(cohort=4, lr=0.1, rounds=1))
+    with pytest.raises(TypeError, match=r"Bad returned .*Tensor: return \(private, payload\("):
+        run.step()
+
+
 @pytest.mark.parametrize(
     ("place", "advice"),
     [
