@@ -265,6 +265,17 @@ def test_a_disk_that_is_full_before_the_run_begins(tmp_path: Path, fill: Fill) -
     assert "go on with: the same command" in shown.output.replace("\n", "")
 
 
+@pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
+def test_a_place_that_cannot_be_written_is_said_with_what_to_do(run: Path, name: str) -> None:
+    there = Path("/proc") / name
+    if not there.parent.is_dir():
+        pytest.skip("this system has no /proc")
+    shown = narrowcast("export", run, "--to", there)
+    assert shown.exit_code == 2
+    assert shown.output.startswith(f"error: cannot read or write {there}: ")
+    assert shown.output.endswith(": name another path, or see that it exists and is yours to use\n")
+
+
 def test_an_export_is_whole_or_not_there(
     run: Path, tmp_path: Path, fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:

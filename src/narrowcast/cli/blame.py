@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import linecache
 import os
 import sysconfig
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+FULL = {errno.ENOSPC, errno.EDQUOT}
 VARIABLE = "NARROWCAST_TRACEBACK"
 OURS = {"narrowcast", "narrowcast_studies"}
 _STDLIB = os.path.join(sysconfig.get_path("stdlib"), "")
@@ -22,12 +24,22 @@ def told(error: Exception) -> str:
     behind it. NARROWCAST_TRACEBACK=1 puts the whole traceback before all.
     """
     meant = _is_meant(error)
-    said = str(error) if meant else ": ".join(filter(None, (type(error).__name__, str(error))))
+    said = _words(error) if meant else ": ".join(filter(None, (type(error).__name__, str(error))))
     place = _place(error, _is_users) or ("" if meant else _place(error, _is_ours))
     said = f"error: {said}" + (f" ({place})" if place else "")
     if os.environ.get(VARIABLE):
         return "".join(traceback.format_exception(error)) + said
     return said if meant else f"{said}\n{VARIABLE}=1 shows the whole traceback"
+
+
+def _words(error: Exception) -> str:
+    """Of an OSError about a file: the file, the system's word, and what to do."""
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return str(error)
+    do = (
+        "make room" if error.errno in FULL else "name another path, or see that it exists and is yours to use"
+    )
+    return f"cannot read or write {os.fsdecode(error.filename)}: {error.strerror}: {do}"
 
 
 def _is_meant(error: Exception) -> bool:

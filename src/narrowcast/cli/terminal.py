@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,11 +11,9 @@ from click import ClickException
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from narrowcast.cli.blame import told
+from narrowcast.cli.blame import FULL, told
 from narrowcast.errors import Diverged, Interrupted
 from narrowcast.texts import printable
-
-FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Terminal(Console):

@@ -229,6 +229,7 @@ def _write(weights: Mapping[str, Tensor], to: Path) -> None:
             require("safetensors", "hub", "a .safetensors file")
             from safetensors.torch import save_file
 
+            temporary.touch()  # a place that cannot be written to is Python's error, which names it
             save_file({n: value.contiguous() for n, value in weights.items()}, temporary, {"format": "pt"})
         else:
             with temporary.open("wb") as file:
@@ -237,7 +238,7 @@ def _write(weights: Mapping[str, Tensor], to: Path) -> None:
 
 def _save_folder(module: Any, tokenizer: Any, to: Path) -> None:
     """Written beside it, and moved file by file: none of them is ever half there."""
-    with tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as folder:
+    with files.naming(to), tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as folder:
         texts.save(module, tokenizer, Path(folder))
         to.mkdir(exist_ok=True)
         for made in sorted(Path(folder).iterdir()):
