@@ -82,6 +82,16 @@ def test_progress_keeps_seeds_apart(tmp_path: Path) -> None:
         assert end.endswith(f" {format_bytes(run.up + run.down)}")
 
 
+@pytest.mark.parametrize("words", [[], ["--markdown"]])
+def test_an_output_without_the_sign_of_an_interval_has_it_spelt(runs: Path, words: list[str]) -> None:
+    asked = ["show", str(runs / "out"), *words]
+    shown, plain = (CliRunner(charset=charset).invoke(app, asked) for charset in ("utf-8", "ascii"))
+    assert plain.exit_code == 0, plain.output
+    (interval,) = re.findall(r"\d±\d", shown.output)
+    assert interval.replace("±", "+-") in plain.output
+    assert "; +-: Student's" in " ".join(plain.output.split())
+
+
 def test_nobody_is_sent_to_resume_what_diverged(runs: Path) -> None:
     folder = runs / "out" / "uncompressed-s0"
     for call in (runner.resume, runner.rebuild):

@@ -13,7 +13,7 @@ from rich.segment import Segment
 
 from narrowcast.cli.blame import FULL, told
 from narrowcast.errors import Diverged, Interrupted
-from narrowcast.texts import printable
+from narrowcast.texts import encodable, printable
 
 
 class Terminal(Console):
@@ -29,7 +29,8 @@ class Terminal(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else printable(text), style, control)
+            shown = text if control else encodable(printable(text), self.encoding)
+            yield Segment(shown, style, control)
 
 
 console = Terminal()
