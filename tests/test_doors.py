@@ -422,6 +422,38 @@ def test_other_settings_go_when_the_method_does(doors: Doors) -> None:
     assert config.but(lr=0.25).model_dump() == {**config.model_dump(), "lr": 0.25}
 
 
+@pytest.mark.parametrize("per_client", [False, True])
+@pytest.mark.parametrize("returned", [lambda v: v, lambda v: (None, v)])
+def test_a_compress_that_returns_no_payload_is_told_what_to_return(returned: Any, per_client: bool) -> None:
+    class Bad(outside.Clipped):
+        linear = property(lambda self: not per_client)
+
+        def compress(self, private: Any, v: Any, model: Any, key: int) -> Any:
+            return returned(v)
+
+    run = nc.Simulation(outside.blobs(), Bad(), nc.Plan(cohort=4, lr=0.1, rounds=1))
+    with pytest.raises(TypeError, match=r"Bad returned .*Tensor: return \(private, payload\("):
+        run.step()
+
+
+@pytest.mark.parametrize(
+    ("place", "advice"),
+    [
+        ("absent_file:task", "folder where absent_file.py lies, or put that folder on PYTHONPATH"),
+        ("absent_package.part:task", "folder where the folder absent_package lies, or put that"),
+        ("outside.py:blobs", ": write outside:blobs"),
+        ("narrowcast_broken:task", "No module named 'absent_elsewhere'$"),  # not its own
+    ],
+)
+def test_a_place_that_is_not_found_is_said_with_what_to_do(
+    place: str, advice: str, doors: Doors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "narrowcast_broken.py").write_text("import absent_elsewhere")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=advice):
+        make_config({"task": place, "rounds": 1}, admit=True)
+
+
 def test_what_the_current_folder_has_is_found_after_what_is_installed(
     doors: Doors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

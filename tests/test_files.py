@@ -59,6 +59,19 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     assert path.read_bytes() == b"old"
 
 
+@pytest.mark.parametrize("place", ["absent/file.pt", "file/file.pt"])
+def test_a_place_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_bytes(b"no folder")
+    with pytest.raises(OSError, match=rf"'{tmp_path / place}'$"):
+        files.write_atomically(tmp_path / place, b"new")
+
+
+def test_a_folder_in_its_place_is_named_alone(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(OSError, match=rf"\] [\w ]+: '{tmp_path / 'there'}'$"):
+        files.write_atomically(tmp_path / "there", b"new")
+
+
 def test_what_another_error_says_is_left_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="elsewhere"), files.naming(tmp_path / "here"):
         (tmp_path / "elsewhere").read_bytes()

@@ -25,10 +25,16 @@ _ELSEWHERE = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "G
 
 @contextlib.contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Say of an OSError that does not know it which file it is about: a full disk is met in a write."""
+    """Say of an OSError that does not know it which file it is about: a full disk is met in a write.
+
+    One about what is written beside the file first, as `.name.something`, is about the file itself.
+    """
+    beside = str(Path(path).with_name(f".{Path(path).name}."))
     try:
         yield
     except OSError as error:
+        if str(error.filename).startswith(beside):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         if error.filename is None:
             error.filename = str(path)
         raise
@@ -43,7 +49,8 @@ def replacing(path: Path) -> Iterator[Path]:
             yield temporary
             os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of several errors the first is told
+            temporary.unlink(missing_ok=True)
     sync_path(path.parent)
 
 

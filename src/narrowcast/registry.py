@@ -94,6 +94,7 @@ class Registry(Mapping[str, T], Generic[T]):
         except Exception as error:  # another's module may raise anything while it is imported
             raise ValueError(
                 f"the {self.what} {name!r} cannot be loaded from {where}: {type(error).__name__}: {error}"
+                f"{_advice(where, error) if name in self._given else ''}"
             ) from error
         made: T = _at(self._adapt)(name, found) if self._adapt else found
         return made
@@ -170,6 +171,18 @@ def _at(place: str) -> Any:
     for part in attribute.split("."):
         found = getattr(found, part)
     return found
+
+
+def _advice(place: str, error: Exception) -> str:
+    """What to do about a place whose own module is not found."""
+    module, _, attribute = place.partition(":")
+    package = module.partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or error.name not in (module, package):
+        return ""
+    if module.endswith(".py"):
+        return f": write {module.removesuffix('.py')}:{attribute}"
+    file = f"{package}.py" if package == module else f"the folder {package}"
+    return f": call from the folder where {file} lies, or put that folder on PYTHONPATH"
 
 
 @cache

@@ -9,6 +9,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from narrowcast.texts import encodable
+
 NAMES = 14  # columns that the names of the rows need: longer ones are folded
 
 
@@ -31,7 +33,12 @@ class PlainTable:
         return min(first, NAMES) + sum(others) + len(self.head) + 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
-        yield self._columns() if self.width <= options.max_width else self._lines()
+        plain = PlainTable(
+            [encodable(cell, options.encoding) for cell in self.head],
+            [[encodable(cell, options.encoding) for cell in row] for row in self.rows],
+            encodable(self.caption, options.encoding),
+        )
+        yield plain._columns() if plain.width <= options.max_width else plain._lines()
 
     def _columns(self) -> Table:
         below = Text(self.caption, style="table.caption")

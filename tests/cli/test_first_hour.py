@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from narrowcast import __version__
 from narrowcast.cli.app import app
 from narrowcast.data import listing
+from narrowcast.errors import ConfigError
 from narrowcast.runs import compare, run_folder
 from narrowcast.runs.config import CHOICES, RunConfig
 from narrowcast.runs.reading import make_config, read_toml
@@ -44,6 +45,24 @@ def test_a_slip_is_understood(words: list[str], meant: str) -> None:
     result = narrowcast(*words)
     assert result.exit_code == 2
     assert meant in " ".join(result.output.split())
+
+
+def test_a_file_in_place_of_a_task_is_told_how_to_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.py", "settings.txt", "quadratic"):
+        Path(name).write_text("")
+    assert "name its function that makes one, mine:FUNCTION" in narrowcast("run", "mine.py").output
+    assert "a file of settings must end in .toml" in narrowcast("run", "settings.txt").output
+    assert "say how long to train" in narrowcast("run", "quadratic").output  # a task all the same
+
+
+def test_an_unknown_task_is_named_once_beside_those_that_can_be_run() -> None:
+    shown = narrowcast("run", "nothing", "--rounds", "1").output
+    assert shown.count("nothing") == 1
+    assert "quadratic" in shown
+    assert "custom" not in shown
 
 
 def test_a_slip_in_a_file_is_understood(tmp_path: Path) -> None:
@@ -89,6 +108,13 @@ def test_what_is_no_count_is_refused_by_its_flag(text: str) -> None:
     assert result.exit_code == 2
     assert "--dim" in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("name", ["dim", "epochs", "seed", "cohort", "momentum", "up_bits", "k"])
+def test_true_is_no_number(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')}: must be a number, got true"):
+        make_config({"task": "digits", "rounds": 1, name: True})
+    assert make_config({"task": "digits", "rounds": 1, "validation": True}).validation
 
 
 def test_zero_stays_a_number() -> None:

@@ -4,18 +4,22 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
 from rich.progress import Progress, TextColumn
 from typer.testing import CliRunner, Result
 
+from doors import Doors
 from narrowcast.cli.app import app
-from narrowcast.cli.terminal import Terminal
+from narrowcast.cli.terminal import Terminal, plain_errors
 from narrowcast.runs import run_folder, runner
 from narrowcast.runs.reading import make_config
 from narrowcast.tables import plain_table
@@ -138,6 +142,74 @@ def test_a_run_that_has_not_finished_may_have_none_yet(run: Path) -> None:
     assert "0/4" in shown.output
 
 
+# ---- errors of others' code
+
+THEIRS = """
+import narrowcast as nc
+
+def looked_up():
+    return {}["absent"]
+
+def refused():
+    return nc.method("statc")
+"""
+
+
+def in_own_module(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **env: str) -> Result:
+    """A run of the task that a function of a user's file makes."""
+    (folder / "theirs_blame.py").write_text(THEIRS)
+    monkeypatch.delitem(sys.modules, "theirs_blame", raising=False)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.chdir(folder)
+    words = ["run", f"theirs_blame:{name}", "--rounds", "1"]
+    return CliRunner().invoke(app, words, env={"COLUMNS": "160", **env})
+
+
+def test_an_error_of_a_users_code_names_its_type_and_their_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doors: Doors
+) -> None:
+    shown = in_own_module("looked_up", tmp_path, monkeypatch)
+    assert shown.exit_code == 2
+    first, second = shown.output.splitlines()
+    assert first == "error: KeyError: 'absent' (theirs_blame.py, line 5, in looked_up)"
+    assert second == "NARROWCAST_TRACEBACK=1 shows the whole traceback"
+
+
+def test_the_whole_traceback_is_shown_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doors: Doors
+) -> None:
+    shown = in_own_module("looked_up", tmp_path, monkeypatch, NARROWCAST_TRACEBACK="1")
+    assert shown.exit_code == 2
+    assert shown.output.startswith("Traceback (most recent call last)")
+    assert shown.output.endswith("error: KeyError: 'absent' (theirs_blame.py, line 5, in looked_up)\n")
+
+
+def test_what_we_refuse_is_our_sentence_with_the_users_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doors: Doors
+) -> None:
+    shown = in_own_module("refused", tmp_path, monkeypatch)
+    assert shown.exit_code == 2
+    assert shown.output.startswith("error: unknown method 'statc' (did you mean 'static'?)")
+    assert shown.output.endswith(" (theirs_blame.py, line 8, in refused)\n")
+
+
+def test_a_mistake_of_ours_names_our_line(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
+    monkeypatch.setattr(run_folder, "find", lambda runs: [None])
+    shown = narrowcast("show", run)
+    assert shown.exit_code == 2
+    first, second = shown.output.splitlines()
+    assert first.startswith("error: TypeError: ")
+    assert re.search(r"narrowcast/\w+/\w+\.py, line \d+, in \w+\)$", first)
+    assert second == "NARROWCAST_TRACEBACK=1 shows the whole traceback"
+
+
+def test_what_typer_says_and_an_exit_that_was_asked_for_pass_through() -> None:
+    for error in (typer.Exit(3), typer.BadParameter("wrong")):
+        with pytest.raises(type(error)) as caught, plain_errors():
+            raise error
+        assert caught.value is error
+
+
 # ---- a full disk
 
 Fill = Callable[[str], None]
@@ -191,6 +263,17 @@ def test_a_disk_that_is_full_before_the_run_begins(tmp_path: Path, fill: Fill) -
     shown = narrowcast("run", "digits", *FLAGS, "--out", tmp_path / "run")
     assert shown.exit_code == 2
     assert "go on with: the same command" in shown.output.replace("\n", "")
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
+def test_a_place_that_cannot_be_written_is_said_with_what_to_do(run: Path, name: str) -> None:
+    there = Path("/proc") / name
+    if not there.parent.is_dir():
+        pytest.skip("this system has no /proc")
+    shown = narrowcast("export", run, "--to", there)
+    assert shown.exit_code == 2
+    assert shown.output.startswith(f"error: cannot read or write {there}: ")
+    assert shown.output.endswith(": name another path, or see that it exists and is yours to use\n")
 
 
 def test_an_export_is_whole_or_not_there(

@@ -124,11 +124,11 @@ def test_a_run_of_the_command_travels_too(tmp_path: Path, more: list[object]) ->
     done = narrowcast("run", "sst2", *words, "--clients", 6, "--cohort", 3, "--out", run, *more)
     assert done.exit_code == 0, done.output
     shutil.rmtree(data)
-    assert narrowcast("export", run, "--to", tmp_path / "whole").exit_code == 0
+    assert narrowcast("export", run, "--to", tmp_path / "whole-v1.1").exit_code == 0  # a folder all the same
     model = nc.apply(fresh(base, 5), run / "model.narrowcast")
-    whole = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "whole")
+    whole = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "whole-v1.1")
     close = {"rtol": 1e-5, "atol": 1e-6} if more[1:2] == ["lora"] else {"rtol": 0, "atol": 0}
-    torch.testing.assert_close(scores(whole, tmp_path / "whole"), scores(model, base), **close)
+    torch.testing.assert_close(scores(whole, tmp_path / "whole-v1.1"), scores(model, base), **close)
     other = fresh(write_checkpoint(tmp_path / "other", seed=1), 5)
     with pytest.raises(ValueError, match=r"another (theta0|base)"):
         nc.apply(other, run / "model.narrowcast")

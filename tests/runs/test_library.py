@@ -56,5 +56,8 @@ def test_what_is_wrong_is_said_at_once() -> None:
         nc.simulate(_task(0), "static", levels=3, rounds=1)
     with pytest.raises(ConfigError, match="did you mean 'static'"):
         nc.simulate(_task(0), "statik", rounds=1)
+    for plan in ({"rounds": 1}, {"plan": nc.Plan(cohort=1, lr=1.0, rounds=1)}):
+        with pytest.raises(TypeError, match=r"takes a task, got Linear, which lacks .*nc\.TorchTask\(model"):
+            nc.simulate(torch.nn.Linear(2, 2), nc.method("static", dim=2), **plan)
     with pytest.raises(TypeError, match="takes a method that is made"):
         nc.simulate(_task(0), "static", nc.Plan(cohort=1, lr=1.0, rounds=1))

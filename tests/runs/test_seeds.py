@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from narrowcast.errors import ConfigError, Diverged
 from narrowcast.runs import compare, run_folder, runner, summarise
 from narrowcast.runs.reading import make_config
 from narrowcast.runs.seeds import pooled
+from narrowcast.units import format_bytes
 
 FILE = """
 task = "quadratic"
@@ -69,6 +71,27 @@ def test_a_comparison_goes_on_after_a_run_that_diverges_and_says_so(runs: Path) 
     assert len(again) == 7
 
 
+def test_progress_keeps_seeds_apart(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(FILE.replace("0.05", '"auto"').partition("[[run]]")[0] + "[[run]]")
+    shown = CliRunner().invoke(app, ["compare", str(file), "--out", str(tmp_path / "out")]).output
+    for seed in (0, 1, 2):
+        run = summarise(tmp_path / "out" / f"static-d=8-s{seed}")
+        assert f"static d=8, seed {seed}: lr " in shown
+        (end,) = re.findall(rf"static d=8, seed {seed}: round 6 of 6 .*", shown)
+        assert end.endswith(f" {format_bytes(run.up + run.down)}")
+
+
+@pytest.mark.parametrize("words", [[], ["--markdown"]])
+def test_an_output_without_the_sign_of_an_interval_has_it_spelt(runs: Path, words: list[str]) -> None:
+    asked = ["show", str(runs / "out"), *words]
+    shown, plain = (CliRunner(charset=charset).invoke(app, asked) for charset in ("utf-8", "ascii"))
+    assert plain.exit_code == 0, plain.output
+    (interval,) = re.findall(r"\d±\d", shown.output)
+    assert interval.replace("±", "+-") in plain.output
+    assert "; +-: Student's" in " ".join(plain.output.split())
+
+
 def test_nobody_is_sent_to_resume_what_diverged(runs: Path) -> None:
     folder = runs / "out" / "uncompressed-s0"
     for call in (runner.resume, runner.rebuild):
@@ -86,11 +109,31 @@ def test_runs_that_differ_by_more_than_the_seed_are_rows_of_their_own(tmp_path: 
     assert len(pooled([summarise(tmp_path / "0"), summarise(tmp_path / "1")])) == 2
 
 
-@pytest.mark.parametrize("wrong", ["[]", "[1, 1]", '["0"]', "[1.5]", "[true]"])
-def test_seeds_are_different_whole_numbers(tmp_path: Path, wrong: str) -> None:
-    (tmp_path / "c.toml").write_text(FILE.replace("[0, 1, 2]", wrong))
-    with pytest.raises(ConfigError, match="list of different whole numbers"):
+@pytest.mark.parametrize("wrong", ["[]", "[1, 1]", '["0"]', "[1.5]", "[true]", "3"])
+@pytest.mark.parametrize("place", ["[0, 1, 2]", "[7]"])  # at the top, in a run's table
+def test_seeds_are_different_whole_numbers(tmp_path: Path, wrong: str, place: str) -> None:
+    (tmp_path / "c.toml").write_text(FILE.replace(place, wrong))
+    for over in ({}, {"seed": 5}):
+        with pytest.raises(ConfigError, match="list of different whole numbers"):
+            compare.load(tmp_path / "c.toml", over)
+
+
+def test_a_number_of_seeds_is_not_taken_for_fedkseeds_directions(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        'task = "quadratic"\nrounds = 1\nseeds = 3\n[[run]]\nmethod = "fedkseed"\n'
+    )
+    with pytest.raises(ConfigError, match="called directions"):
         compare.load(tmp_path / "c.toml")
+
+
+@pytest.mark.parametrize("seeds", ["[0, 1]", "3"])
+def test_a_single_run_has_one_seed(tmp_path: Path, seeds: str) -> None:
+    file = tmp_path / "one.toml"
+    file.write_text(f'task = "quadratic"\nmethod = "fedkseed"\nrounds = 1\nseeds = {seeds}\n')
+    shown = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "run")])
+    assert shown.exit_code == 2
+    assert "several seeds are for narrowcast compare, here it is seed = 0" in shown.output
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_seed_given_to_the_command_is_the_only_one(tmp_path: Path) -> None:

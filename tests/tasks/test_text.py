@@ -19,6 +19,7 @@ pytest.importorskip("transformers", reason="needs the extra narrowcast[text]")
 import transformers
 
 from narrowcast.cli.app import app
+from narrowcast.errors import ConfigError
 from narrowcast.numerics import pool
 from narrowcast.rounds import records
 from narrowcast.rounds.local import Local, client_updates
@@ -333,6 +334,17 @@ def test_a_damaged_folder_is_told(checkpoint: Path, name: str, damage: Any) -> N
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(FileNotFoundError, match=r"cannot be loaded: .*--model DIR"):
         models.classifier(TaskOptions(0, model=str(checkpoint)), sst2.MODEL, 2)
+
+
+def test_a_base_of_another_architecture_is_refused_by_its_name(tmp_path: Path) -> None:
+    transformers.LlamaConfig().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="is a llama, and training began with a bert"):
+        models.load(transformers.BertForSequenceClassification, str(tmp_path), {})
+
+
+def test_a_base_that_is_not_there_is_given_by_its_own_flag(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="--base DIR"):
+        models.load(transformers.BertForSequenceClassification, f"{tmp_path}/absent", {})
 
 
 def test_the_weights_of_another_model_are_refused(checkpoint: Path) -> None:
@@ -709,11 +721,13 @@ def test_a_run_becomes_a_folder_that_transformers_reads(
     assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-5)
 
 
-def test_a_folder_is_for_models_of_transformers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["out", "out.onnx", "out-v1.1"])
+def test_a_folder_is_for_models_of_transformers(tmp_path: Path, name: str) -> None:
     run = runner.start(make_config({"task": "quadratic", "rounds": 1}), tmp_path / "run")
-    result = CliRunner().invoke(app, ["export", str(run), "--to", str(tmp_path / "out")])
+    result = CliRunner().invoke(app, ["export", str(run), "--to", str(tmp_path / name)])
     assert result.exit_code == 2
-    assert "choose --to" in result.output
+    assert f"{name}.safetensors or" in result.output.replace("\n", " ")
+    assert not (tmp_path / name).exists()
 
 
 def test_a_sequence_longer_than_the_model_takes_is_said() -> None:

@@ -33,8 +33,9 @@ def compare(
         comparison = comparing.load(file, {} if seed is None else {"seed": seed})
         folder, trackers = out or Path("runs") / file.stem, names_of(track)
         prepare_kernels(console)
+        several = len({config.seed for config in comparison.configs.values()}) > 1
         again = f"narrowcast compare {file} --out {folder}" + ("" if seed is None else f" --seed {seed}")
-        with going_on_with(lambda: again), RunProgress(console) as progress:
+        with going_on_with(lambda: again), RunProgress(console, several) as progress:
             runs = comparing.run_all(comparison, folder, progress, force, progress.trial, trackers)
         show_runs(runs)
         with _unless_missing("picture"):

@@ -19,7 +19,7 @@ from narrowcast.runs.config import CHOICES, RunConfig
 from narrowcast.runs.kinds import COUNT, RATE
 from narrowcast.runs.own import admit, config_class, plain_types
 from narrowcast.runs.reading import read_toml
-from narrowcast.runs.words import flag, off
+from narrowcast.runs.words import either, flag
 from narrowcast.tasks.table import TASKS
 
 Track = Annotated[
@@ -98,7 +98,7 @@ class WithOwnFlags(TyperCommand):
 def _flag(name: str, field: FieldInfo) -> tuple[str, type, str, str | None]:
     """(how it is written, its type, its help, what stands for its value there) of a setting."""
     kind = next((t for t in (bool, str, int, float) if t in plain_types(field.annotation)), str)
-    declared = f"{flag(name)}/{off(name)}" if field.default is True else flag(name)
+    declared = either(name, field.default)
     text = field.description or ""
     text += _choices(name, text) + _default(field.default)
     return (declared, str, text, METAVARS.get(kind)) if _parsers(field) else (declared, kind, text, None)

@@ -16,7 +16,7 @@ from narrowcast.methods.entry import About
 from narrowcast.methods.table import METHODS
 from narrowcast.runs.own import config_class
 from narrowcast.runs.used import of_method
-from narrowcast.runs.words import flag, off
+from narrowcast.runs.words import either
 from narrowcast.tables import markdown_table
 
 BEGIN, END = "<!-- methods: begin -->", "<!-- methods: end -->"
@@ -103,13 +103,8 @@ def _settings(row: MethodRow) -> list[Text | Table]:
     grid.add_column(overflow="fold")
     for name, field in row.settings.items():
         default = "" if field.default is None else f" [{field.default}]"
-        grid.add_row(Text(_shown(name, field)), Text((field.description or "") + default))
+        grid.add_row(Text(either(name, field.default)), Text((field.description or "") + default))
     return [Text("Settings:"), grid]
-
-
-def _shown(name: str, field: FieldInfo) -> str:
-    """A setting as it is given: what is on by default can only be turned off."""
-    return off(name) if field.default is True else flag(name)
 
 
 def markdown(rows: list[MethodRow]) -> str:
@@ -127,7 +122,7 @@ def markdown(rows: list[MethodRow]) -> str:
 
 def _section(row: MethodRow) -> str:
     a = row.about
-    settings = ", ".join(f"`{_shown(name, field)}`" for name, field in row.settings.items())
+    settings = ", ".join(f"`{either(name, field.default)}`" for name, field in row.settings.items())
     facts = [
         f"Source: {a.source}.",
         f"A client keeps {a.client}; the server keeps {a.server}.",

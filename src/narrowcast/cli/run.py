@@ -13,6 +13,7 @@ from narrowcast.cli.terminal import console, going_on_with, plain_errors
 from narrowcast.errors import ConfigError
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
+from narrowcast.tasks.table import TASKS
 
 
 @with_run_flags
@@ -83,15 +84,31 @@ def _drive(
 def _config(task: str | None, flags: dict[str, Any]) -> RunConfig:
     if task is None:
         raise ConfigError("say what to train: a task such as digits, or a TOML file")
+    _refuse_file(task)
     table = read_toml(Path(task)) if task.endswith(".toml") else {"task": task}
     if "run" in table:
         raise ConfigError(f"{task} has several runs: use narrowcast compare {task}")
+    if "seeds" in table:
+        raise ConfigError(
+            f"{task}: several seeds are for narrowcast compare, here it is seed = 0; FedKSeed's number is "
+            "called directions"
+        )
     config = make_config({**table, **flags}, admit=True)
     from narrowcast.runs.used import refuse_unused
 
     refuse_unused(table, config)
     refuse_unused(flags, config)
     return config
+
+
+def _refuse_file(task: str) -> None:
+    """A file in place of a task; one of settings is known by its suffix."""
+    if task.endswith(".toml") or task in TASKS:
+        return
+    if task.endswith(".py"):
+        raise ConfigError(f"{task} is no task: name its function that makes one, {Path(task).stem}:FUNCTION")
+    if Path(task).is_file():
+        raise ConfigError(f"{task} is no task, and the name of a file of settings must end in .toml")
 
 
 def _folder_name(config: RunConfig | None) -> str:

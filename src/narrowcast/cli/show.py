@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from narrowcast.cli.terminal import console, plain_errors
-from narrowcast.texts import printable
+from narrowcast.texts import encodable, printable
 
 
 def show(
@@ -36,7 +37,7 @@ def show_runs(folders: list[Path], markdown: bool = False) -> None:
     each = [summarise(folder) for folder in folders]
     summaries = pooled(each)
     if markdown:
-        print(printable(table.markdown(summaries)))
+        print(encodable(printable(table.markdown(summaries)), sys.stdout.encoding))
     else:
         console.print(table.terminal(summaries, console.width))
         for s in each:

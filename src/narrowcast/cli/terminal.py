@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import typer
+from click import ClickException
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from narrowcast.cli.blame import FULL, told
 from narrowcast.errors import Diverged, Interrupted
-from narrowcast.texts import printable
-
-FULL = {errno.ENOSPC, errno.EDQUOT}
+from narrowcast.texts import encodable, printable
 
 
 class Terminal(Console):
@@ -30,7 +29,8 @@ class Terminal(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else printable(text), style, control)
+            shown = text if control else encodable(printable(text), self.encoding)
+            yield Segment(shown, style, control)
 
 
 console = Terminal()
@@ -39,7 +39,7 @@ errors = Terminal(stderr=True)
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turn the errors a user can cause into one sentence and an exit code: never a traceback."""
+    """Turn an error into one sentence and an exit code; a traceback only on demand (see blame.py)."""
     try:
         yield
     except Interrupted as stop:
@@ -51,8 +51,10 @@ def plain_errors() -> Iterator[None]:
     except MemoryError:
         errors.print("error: not enough memory for this model or data", style="red")
         raise typer.Exit(2) from None
-    except (Diverged, ValueError, OSError, RuntimeError, ImportError) as error:
-        errors.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+    except (typer.Exit, typer.Abort, ClickException):  # said already, or typer says it
+        raise
+    except Exception as error:
+        errors.print(told(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1 if isinstance(error, Diverged) else 2) from None
 
 

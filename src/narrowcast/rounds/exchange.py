@@ -98,8 +98,18 @@ def send_up(
     if not all_finite(v):
         raise WireError(f"the update of client {client} has a NaN or an infinity")
     with own_settings(threads=1):
-        private, payload = method.compress(private, v, model, round.client_key(client))
-    return private, seal(round, payload, weight)
+        made = method.compress(private, v, model, round.client_key(client))
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Payload):
+        raise TypeError(_no_payload(method, made))
+    return made[0], seal(round, made[1], weight)
+
+
+def _no_payload(method: Method[Any], made: object) -> str:
+    kind, parts = type(method), made if isinstance(made, tuple) else (made,)
+    return (
+        f"compress of {kind.__module__}:{kind.__qualname__} returned "
+        f"{', '.join(type(part).__name__ for part in parts)}: return (private, payload([block(numbers)]))"
+    )
 
 
 def send_many(
@@ -117,6 +127,8 @@ def send_many(
     for weight in weights:
         with own_settings(threads=1):
             payload = next(payloads)
+        if not isinstance(payload, Payload):
+            raise TypeError(_no_payload(method, payload))
         yield seal(round, payload, weight)
 
 

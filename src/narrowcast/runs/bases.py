@@ -163,8 +163,8 @@ def find(model: ModelFile, place: str | None) -> Start:
         start, _ = pretrained(base.kind, name, base.settings)
         return start
     raise ConfigError(
-        f"this model's base is {in_words(base)}; then nc.apply(module, file). Or give the file of its "
-        "initial weights (.safetensors, .pt) with --base"
+        f"this model's base is {in_words(base)}. In Python, call nc.apply(module, file) on that; or give the "
+        "file of its initial weights (.safetensors, .pt) with --base"
     )
 
 

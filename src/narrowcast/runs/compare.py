@@ -38,15 +38,15 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
     if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
         raise ConfigError(f"{path} compares nothing: it needs a [[run]] table for each run")
     overrides = overrides or {}
-    seeds_of_all = table.pop("seeds", None) if isinstance(table.get("seeds"), list) else None
-    if "seed" in overrides:  # one seed for every run, over what the file says
-        seeds_of_all, runs = None, [{k: v for k, v in run.items() if k != "seeds"} for run in runs]
+    with located(path):
+        seeds_of_all = _seeds(table.pop("seeds", None))
     configs: dict[str, RunConfig] = {}
     own = _own_names(table, runs)
     for number, run in enumerate(runs, 1):
         with located(f"{path}, run {number}"):
-            several = isinstance(run.get("seeds"), list)  # a number is what older files call directions
-            seeds = _seeds(run.pop("seeds") if several else seeds_of_all)
+            seeds = _seeds(run.pop("seeds")) if "seeds" in run else seeds_of_all
+            if "seed" in overrides:  # one for every run, over what the file says
+                seeds = [None]
             mine = own[number - 1]
             shared = {k: v for k, v in table.items() if k in mine or not any(k in names for names in own)}
             asked = {**shared, **run, **overrides}
@@ -74,6 +74,7 @@ def _seeds(asked: Any) -> list[int | None]:
     if not whole or not asked or len(set(asked)) < len(asked):
         raise ConfigError(
             f"seeds must be a list of different whole numbers, such as [0, 1, 2], got {asked!r}"
+            + ("" if isinstance(asked, list) else ": FedKSeed's number is called directions")
         )
     return list(asked)
 

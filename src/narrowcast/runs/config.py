@@ -63,6 +63,18 @@ class RunConfig(Settings):
             return table
         return {RENAMED.get(name, name): value for name, value in table.items()}
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        """True is 1 to Python: a setting that is a number, of others' methods and tasks too, refuses it."""
+        from narrowcast.runs.own import plain_types
+
+        if isinstance(value, bool):
+            kinds = plain_types(cls.model_fields[str(info.field_name)].annotation)
+            if kinds & {int, float} and bool not in kinds:
+                raise ValueError(f"must be a number, got {str(value).lower()}")
+        return value
+
     @field_validator(*CHOICES)
     @classmethod
     def _known(cls, value: str | None, info: ValidationInfo) -> str | None:
@@ -72,7 +84,7 @@ class RunConfig(Settings):
         known = CHOICES[name]
         if isinstance(known, Registry) and ":" in value:
             known.check(value)
-        choices.check(name, value, [*known, CUSTOM] if name == "task" else known)
+        choices.check(name, value, known)
         return value
 
     @field_validator("network")

@@ -14,6 +14,7 @@ from narrowcast.runs.prepared import default_threads, prepare
 from narrowcast.runs.reading import make_config
 from narrowcast.runs.threads import using_threads
 from narrowcast.runs.used import refuse_unused
+from narrowcast.tasks.own import lacks
 from narrowcast.tasks.table import CUSTOM
 
 
@@ -40,6 +41,11 @@ def simulate(
     place of settings says how the run goes in full: its rate is constant and the end alone is evaluated
     unless it says so. `on_record` is called with every record before it is yielded (`runs.Trackers`, say).
     """
+    if missing := lacks(task):
+        raise TypeError(
+            f"simulate takes a task, got {type(task).__name__}, which lacks {', '.join(missing)}: "
+            "nc.TorchTask(model, train=..., test=..., clients=...)"
+        )
     if plan is None:
         run, threads = _asked(task, method, settings)
     else:

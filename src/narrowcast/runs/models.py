@@ -166,7 +166,7 @@ def _adapters(module: nn.Module, layers: list[str], base: Base) -> tuple[list[st
 
 
 def export(model: ModelFile, to: Path, base: str | None = None) -> None:
-    """The whole model: a file of named tensors (.safetensors, else torch's), or a folder of transformers'.
+    """The whole model: a file of named tensors, by one of the suffixes in WEIGHTS, or transformers' folder.
 
     `base` is where the model is that training began with, in place of what the file says: a folder or a name
     for transformers, or a file of weights by name.
@@ -176,18 +176,14 @@ def export(model: ModelFile, to: Path, base: str | None = None) -> None:
         return
     start = bases.find(model, base)
     module: Any = _applied(start.module, model)
-    if to.suffix:
-        _write({name: value.detach().clone() for name, value in module.state_dict().items()}, to)
-    elif hasattr(module, "save_pretrained"):
+    if to.suffix not in WEIGHTS and hasattr(module, "save_pretrained"):
         _save_folder(module, getattr(start.tokens, "tokenizer", None), to)
     else:
-        raise ConfigError(f"{to} is no file name with a suffix: choose --to {to}.safetensors or {to}.pt")
+        _write({name: value.detach().clone() for name, value in module.state_dict().items()}, to)
 
 
 def export_task(task: Task, theta: Tensor, to: Path) -> None:
     """The same of a task that others have brought: their function makes its model, with its data."""
-    if not to.suffix:
-        raise ConfigError(f"{to} is no file name with a suffix: choose --to {to}.safetensors or {to}.pt")
     _write({name: value.detach().clone() for name, value in task.state_dict(theta).items()}, to)
 
 
@@ -223,11 +219,17 @@ def _read_weights(path: Path) -> Weights:
 
 
 def _write(weights: Mapping[str, Tensor], to: Path) -> None:
+    if to.suffix not in WEIGHTS:
+        raise ConfigError(
+            f"{to} ends in no suffix of a file of weights ({', '.join(WEIGHTS)}): choose "
+            f"--to {to}.safetensors or {to}.pt"
+        )
     with files.replacing(to) as temporary:
         if to.suffix == ".safetensors":
             require("safetensors", "hub", "a .safetensors file")
             from safetensors.torch import save_file
 
+            temporary.touch()  # a place that cannot be written to is Python's error, which names it
             save_file({n: value.contiguous() for n, value in weights.items()}, temporary, {"format": "pt"})
         else:
             with temporary.open("wb") as file:
@@ -236,7 +238,7 @@ def _write(weights: Mapping[str, Tensor], to: Path) -> None:
 
 def _save_folder(module: Any, tokenizer: Any, to: Path) -> None:
     """Written beside it, and moved file by file: none of them is ever half there."""
-    with tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as folder:
+    with files.naming(to), tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as folder:
         texts.save(module, tokenizer, Path(folder))
         to.mkdir(exist_ok=True)
         for made in sorted(Path(folder).iterdir()):

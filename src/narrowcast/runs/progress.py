@@ -14,15 +14,19 @@ from narrowcast.runs.words import searched
 from narrowcast.units import format_bytes
 
 SILENT_SECONDS = 15.0
+NAME = 25  # columns of a bar's name
 
 
 class RunProgress:
-    """Call it with every record. Runs of a comparison share one display, a bar each."""
+    """Call it with every record. Runs of a comparison share one display, a bar each.
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    `seeds`: of runs with several seeds, each is named with its own.
+    """
+
+    def __init__(self, console: Console, seeds: bool = False) -> None:
+        self.console, self.seeds = console, seeds
         self.bars = Progress(
-            TextColumn("{task.description:<25.25}", markup=False),
+            TextColumn(f"{{task.description:<{NAME}.{NAME}}}", markup=False),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TextColumn("{task.fields[status]}"),
@@ -46,7 +50,8 @@ class RunProgress:
         self.bars.stop()
 
     def __call__(self, facts: Facts, record: RoundRecord) -> None:
-        name = facts.label
+        seed = f", seed {facts.seed}" if self.seeds else ""
+        name = facts.label + seed
         if name not in self._bar:
             if self._trial is not None:
                 self.bars.remove_task(self._trial)
@@ -55,7 +60,9 @@ class RunProgress:
                 self._print(f"{name}: {facts.privacy}")
             if facts.search:
                 self._print(f"{name}: {searched(facts.search)}")
-            self._bar[name] = self.bars.add_task(name, total=facts.rounds, status="")
+            self._bar[name] = self.bars.add_task(
+                facts.label[: NAME - len(seed)] + seed, total=facts.rounds, status=""
+            )
             self._bytes[name] = 0
         self._bytes[name] += record.up + record.down
         if facts.metric in record.metrics:

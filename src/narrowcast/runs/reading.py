@@ -52,8 +52,8 @@ def _explain(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         known = [name.replace("_", "-") for name in RunConfig.model_fields]
         return f"{named}: there is no such setting{meant(named.removeprefix('--'), known)}"
-    got = "" if "got" in message or error["type"] == "missing" else f", got {error['input']!r}"
-    return f"{named}: {message}{got}"
+    said = "got" in message or repr(error["input"]) in message or error["type"] == "missing"
+    return f"{named}: {message}" + ("" if said else f", got {error['input']!r}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

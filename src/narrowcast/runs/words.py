@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from narrowcast.rounds.tune import Found
 from narrowcast.runs.config import RunConfig
@@ -17,6 +18,11 @@ def flag(name: str) -> str:
 def off(name: str) -> str:
     """The flag that turns off what is on by default: error_feedback -> --no-error-feedback."""
     return f"--no-{name.replace('_', '-')}"
+
+
+def either(name: str, default: Any) -> str:
+    """A setting as `--help` declares it: with both flags, if it is on by default."""
+    return f"{flag(name)}/{off(name)}" if default is True else flag(name)
 
 
 def arguments(config: RunConfig, only: Collection[str] | None = None) -> list[str]:

@@ -20,7 +20,6 @@ from narrowcast.tasks.options import TaskOptions
 
 ALL = "options"
 PARTS = ("name", "layout", "clients", "metric", "higher_is_better", "theta0", "gradient", "evaluate")
-PARTS = ("name", "layout", "clients", "metric", "higher_is_better", "theta0", "gradient", "evaluate")
 _SHARED = {f.name: f.default for f in fields(TaskOptions) if f.name != "own"}
 
 
@@ -49,13 +48,18 @@ class OwnTask:
         if ALL in self._asked:
             given[ALL] = options
         task = self._make(**given, **{name: options.own[name] for name in self.own if name in options.own})
-        if lacks := [part for part in PARTS if not hasattr(task, part)]:
+        if missing := lacks(task):
             raise ValueError(
-                f"the task {self.name!r} returned {type(task).__name__}, which lacks {', '.join(lacks)}: "
+                f"the task {self.name!r} returned {type(task).__name__}, which lacks {', '.join(missing)}: "
                 "return a TorchTask, or an object of a class that inherits from narrowcast.Task"
             )
         made: Task = task
         return made
+
+
+def lacks(task: Any) -> list[str]:
+    """What an object has not that a task must have."""
+    return [part for part in PARTS if not hasattr(task, part)]
 
 
 def as_builder(name: str, found: Any) -> OwnTask:

