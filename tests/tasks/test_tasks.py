@@ -315,6 +315,21 @@ def test_what_works_in_place_leaves_the_callers_examples_alone(where):
     assert all(torch.equal(stored, x) for stored, _ in (task._train, task._test))
 
 
+@pytest.mark.parametrize("walks", [False, True], ids=["from outside", "in its own memory"])
+def test_under_autocast_the_weights_are_those_of_theta(walks):
+    """Autocast keeps what it has cast of a parameter, and does not see that theta was written."""
+    task = torch_task()
+    batch, theta = batch_of(task.clients), task.theta0()
+    with torch.autocast("cpu", torch.bfloat16):
+        task.gradient(theta, batch)
+        later = task.buffer().copy_(theta + 1) if walks else theta + 1
+        found = task.gradient(later, batch)[1].clone(), task.loss(later, batch), task.evaluate(later)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = task.gradient(theta + 1, batch)[1], task.loss(theta + 1, batch), task.evaluate(theta + 1)
+    assert torch.equal(found[0], expected[0])
+    assert found[1:] == expected[1:]
+
+
 # ---- the quadratic
 
 

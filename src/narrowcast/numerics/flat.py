@@ -124,6 +124,7 @@ class FlatParameters:
             )
         if theta.data_ptr() != self.theta.data_ptr() or theta.device != self.theta.device:
             self.theta.copy_(theta)
+        torch.clear_autocast_cache()  # it would go on with casts of the weights that were here before
 
 
 def _refuse_unfit(named: list[tuple[str, nn.Parameter]]) -> None:
