@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from narrowcast.numerics import pool
+from narrowcast.numerics import flat, pool
 from narrowcast.numerics.flat import FlatParameters
 from narrowcast.rounds.task import Batch, IndexArray, Task
 from narrowcast.tasks import forks, side_effects
@@ -82,6 +82,7 @@ class ModuleTask(Task):
         return {**vars(self), "_forks": None}
 
     def theta0(self) -> Tensor:
+        self.flat.attach()  # a run begins here, and is not to find out later that the module has changed
         return self._theta0.clone()
 
     def buffer(self) -> Tensor:
@@ -195,10 +196,6 @@ class ModuleTask(Task):
 
 def _move(module: nn.Module, device: torch.device) -> None:
     """Weights that are tied stay so, which `module.to` does not promise for every kind of device."""
-    tied: dict[int, list[str]] = {}
-    for name, p in module.named_parameters(remove_duplicate=False):
-        tied.setdefault(id(p), []).append(name)
+    names = flat.tied(module)
     module.to(device)
-    for first, *aliases in tied.values():
-        for owner, _, leaf in (alias.rpartition(".") for alias in aliases):
-            setattr(module.get_submodule(owner), leaf, module.get_parameter(first))
+    flat.tie(module, names)
