@@ -26,6 +26,7 @@ WAY_OUT = (
     "which keeps its running statistics as they are; to train from scratch use nn.GroupNorm"
 )
 AT_ONCE = 4  # examples of a trial
+CLOSE = 1e-4  # two losses of one example, relative to them
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -152,8 +153,10 @@ def observed(
     losses: Callable[[IndexArray], Tensor],
     examples: int,
     device: torch.device | None = None,
+    close: float = CLOSE,
 ) -> Habits:
-    """By trial: the same example in two batches of one size; `losses` are (B,), of a module in training."""
+    """By trial: the same example in two batches of one size; `losses` are (B,), of a module in training.
+    They differ by up to `close` of themselves where the module does not mix."""
     size = min(AT_ONCE, (examples + 1) // 2)
     among, others = np.arange(size), np.r_[0, size : 2 * size - 1]
     with unchanged_buffers(module):
@@ -163,5 +166,5 @@ def observed(
             draws = not all(map(torch.equal, _states(device), fresh))
         with drawing_from(0, device):
             there = losses(others)
-    same = size > 1 and torch.allclose(here[0], there[0], rtol=1e-4, atol=1e-6)
+    same = size > 1 and torch.allclose(here[0], there[0], rtol=close, atol=1e-6)
     return Habits(draws or draws_by_type(module), not same or mixes_by_type(module))
