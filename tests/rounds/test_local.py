@@ -13,7 +13,7 @@ from narrowcast import TorchTask
 from narrowcast.numerics import pool
 from narrowcast.rounds.local import Local, client_updates, summed_updates
 from narrowcast.rounds.task import Task
-from narrowcast.tasks import factors, stacks, torch_task, workers
+from narrowcast.tasks import factors, forks, stacks, torch_task, workers
 from narrowcast.tasks.factors import plain_layers
 from narrowcast.tasks.init import initialise
 
@@ -168,6 +168,27 @@ def test_workers_with_a_copy_each_change_no_bit(local, threads, monkeypatch):
         for (loss, v), (same, w) in zip(*found, strict=True):
             assert loss == same
             assert torch.equal(v, w)
+
+
+@pytest.mark.parametrize("possible", [False, True], ids=["threads", "processes"])
+@pytest.mark.parametrize("local", [Local(2, 0, 0.3), Local(1, 0, 0.0)], ids=["steps", "gradients"])
+@pytest.mark.parametrize("make", [stack, convolutions])
+def test_under_autocast_workers_compute_what_one_alone_does(make, local, possible, monkeypatch):
+    """They would not cast by themselves; the quick roads of float32 are not taken, and come back after it."""
+    monkeypatch.setattr(torch_task, "EXAMPLES_AT_ONCE", 7)
+    monkeypatch.setattr(forks, "possible", lambda: possible)
+    found = []
+    for count in (1, 2):
+        with pool.using(count):
+            made = make()
+            with torch.autocast("cpu", torch.bfloat16):
+                found.append(updates(made, local) + sums(made, local, [GROUP], [[1.0] * len(GROUP)]))
+            plain = updates(made, local)
+            assert_same(plain, updates(make(), local))
+            assert not torch.equal(plain[0][1], found[-1][0][1])
+    for (loss, v), (same, w) in zip(*found, strict=True):
+        assert loss == same
+        assert torch.equal(v, w)
 
 
 def test_workers_walk_as_the_loop_does(monkeypatch):

@@ -15,7 +15,7 @@ from narrowcast.numerics.flat import FlatParameters
 from narrowcast.rounds.task import Batch, IndexArray, Task
 from narrowcast.tasks import forks, side_effects
 from narrowcast.tasks.forks import Forks, Rows
-from narrowcast.tasks.workers import SMALL, alone, copies, in_workers
+from narrowcast.tasks.workers import SMALL, alone, casting, copies, in_workers
 
 
 class Steps(NamedTuple):
@@ -117,17 +117,23 @@ class ModuleTask(Task):
 
     def shared_out(self, theta: Tensor, jobs: Sequence[Any], most: int) -> Iterator[Rows]:
         """What each job comes to (`do`), in order, at most so many rows: by processes where there can be
-        some, else by threads with a copy of the module each."""
-        if len(jobs) > 1 and pool.threads() > 1 and (forked := self._forked(most)):
+        some, which do not know of autocast, else by threads with a copy of the module each."""
+        if (
+            len(jobs) > 1
+            and pool.threads() > 1
+            and not casting(self.device)
+            and (forked := self._forked(most))
+        ):
             yield from forked.results(theta, jobs, lambda job: alone(lambda: self.do(theta, job)))
             return
         copies = self.copies()
         yield from in_workers(jobs, lambda job, worker: copies[worker].do(theta, job), len(copies))
 
     def _forked(self, most: int) -> Forks | None:
-        """The processes of this task; None: there can be none, or they were of no use."""
+        """The processes of this task, which know nothing of autocast; None: there can be none, or they were
+        of no use."""
         made = self._forks
-        if not forks.possible() or (made is not None and made.useless):
+        if not forks.possible() or casting(self.device) or (made is not None and made.useless):
             return None
         if made is None or not made.fit(most, pool.threads()):
             made = self._forks = None  # before there are others: they would keep its memory

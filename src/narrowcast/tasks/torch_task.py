@@ -23,7 +23,7 @@ from narrowcast.tasks.forks import Rows
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
 from narrowcast.tasks.stacks import Stack, Walk
-from narrowcast.tasks.workers import EXAMPLES_AT_ONCE
+from narrowcast.tasks.workers import EXAMPLES_AT_ONCE, casting
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> (B,) losses, one an example
 Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of the whole test set
@@ -192,8 +192,10 @@ class TorchTask(ModuleTask):
 
     @property
     def _stacked(self) -> bool:
-        """Whether the module is a plain stack of layers over vectors, and clients can share a batch."""
+        """Whether the module is a plain stack of layers over vectors, and clients can share a batch. Its
+        quick products are float32's own: autocast has no part in them."""
         here = bool(self._layers) and self.device.type == "cpu"  # parts and workers are for its caches
+        here = here and not casting(self.device)
         return here and self.separable and self._inputs(self._train[0][:1].clone()).ndim == 2
 
     def _stack(self, theta: Tensor) -> Stack:
@@ -201,8 +203,8 @@ class TorchTask(ModuleTask):
         return Stack(self._layers, self.layout, self._examples, self._losses, self._augment is None)
 
     def _by_vmap(self, theta: Tensor, batches: list[Batch]) -> tuple[list[float], Tensor] | None:
-        """None: not every module can be vmapped (.item(), in-place tricks)."""
-        if not self._vmap or self.draws:
+        """None: not every module can be vmapped (.item(), in-place tricks), and under autocast hardly any."""
+        if not self._vmap or self.draws or casting(self.device):
             return None
         try:
             return self._vmapped(theta, batches)
