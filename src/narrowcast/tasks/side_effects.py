@@ -7,6 +7,8 @@ which needs no data: a server refuses what its nodes would. All else is found by
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -114,16 +116,33 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 @contextmanager
 def drawing_from(key: Key, device: torch.device | None = None) -> Iterator[None]:
     """What torch draws meanwhile, here and on the device, comes from the key; afterwards its generators are
-    where they were. torch.manual_seed would seed those of other devices too."""
+    where they were. torch.manual_seed would seed those of other devices too.
+
+    All threads share the generators, so that one waits for the other; none of the pool's comes here.
+    """
     generators = [torch.default_generator, *_generators(device)]
-    before = [generator.get_state() for generator in generators]
-    for generator in generators:
-        generator.manual_seed(key)
-    try:
-        yield
-    finally:
-        for generator, state in zip(generators, before, strict=True):
-            generator.set_state(state)
+    with _drawing:
+        before = [generator.get_state() for generator in generators]
+        for generator in generators:
+            generator.manual_seed(key)
+        try:
+            yield
+        finally:
+            for generator, state in zip(generators, before, strict=True):
+                generator.set_state(state)
+
+
+_drawing = threading.RLock()
+
+
+def _forget_lock() -> None:
+    """Of a forked process: the thread that held it is not there."""
+    global _drawing
+    _drawing = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)
 
 
 def _generators(device: torch.device | None) -> list[torch.Generator]:
