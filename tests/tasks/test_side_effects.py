@@ -381,7 +381,8 @@ def test_threads_that_draw_at_once_draw_what_each_does_alone():
         assert torch.equal(torch.stack(mine), torch.stack(same))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on POSIX")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of the thread that is tested here
 def test_a_forked_process_draws_though_a_thread_here_did():
     begun, forked = threading.Event(), threading.Event()
 

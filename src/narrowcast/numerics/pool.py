@@ -18,6 +18,7 @@ from typing import Any
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 _threads: int | None = None
+_here = threading.local()  # .ours: whether this thread is of a pool
 
 
 def threads() -> int:
@@ -68,6 +69,7 @@ def _begin() -> None:
     import torch  # here: reading how many threads there are must stay cheap
 
     torch.set_flush_denormal(False)
+    _here.ours = True
 
 
 def _executor(workers: int) -> ThreadPoolExecutor:
@@ -79,8 +81,11 @@ def _executor(workers: int) -> ThreadPoolExecutor:
 
 
 def run(kernel: Callable[..., Any], blocks: int, *args: Any, grain: int = 1) -> None:
-    """kernel(start, stop, *args) over 0 .. blocks, in at most threads() ranges of at least `grain` blocks."""
-    workers = min(threads(), max(1, blocks // max(1, grain)))
+    """kernel(start, stop, *args) over 0 .. blocks, in at most threads() ranges of at least `grain` blocks.
+
+    A thread of the pool does all of it: were it to wait for others of the pool, all of them might wait.
+    """
+    workers = 1 if hasattr(_here, "ours") else min(threads(), max(1, blocks // max(1, grain)))
     if workers == 1:
         if blocks:
             kernel(0, blocks, *args)
