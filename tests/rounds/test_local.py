@@ -244,12 +244,25 @@ def test_a_task_with_a_gradient_of_its_own_is_asked_for_it():
     torch.testing.assert_close(v, torch.full_like(v, 12.0))
 
 
+@pytest.mark.parametrize("local", [Local(2, 0, 0.3), Local(1, 0, 0.0)], ids=["steps", "gradients"])
+@pytest.mark.parametrize("make", [stack, convolutions])
+def test_a_hook_of_a_parameter_is_asked_on_every_road(make, local):
+    made = make()
+    first = next(made.module.parameters())
+    first.register_hook(torch.zeros_like)
+    with pool.using(2):
+        for _, v in updates(made, local) + sums(made, local, [GROUP], [[1.0] * len(GROUP)]):
+            assert not v[: first.numel()].any()
+            assert v[first.numel() :].any()
+
+
 def test_only_plain_stacks_are_taken():
     linear = nn.Linear(2, 2)
-    frozen, hooked = nn.Linear(2, 2), nn.Linear(2, 2)
+    frozen, hooked, before = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
     frozen.bias.requires_grad_(False)
     hooked.register_forward_hook(lambda *_: None)
+    before.register_full_backward_pre_hook(lambda *_: None)
     assert len(plain_layers(nn.Sequential(linear, nn.Sequential(nn.ReLU(), nn.Linear(2, 2))))) == 3
     assert plain_layers(nn.Linear(2, 2))
-    for other in (nn.Dropout(), nn.BatchNorm1d(2), nn.Conv2d(1, 1, 1), linear, frozen, hooked):
+    for other in (nn.Dropout(), nn.BatchNorm1d(2), nn.Conv2d(1, 1, 1), linear, frozen, hooked, before):
         assert not plain_layers(nn.Sequential(linear, other))

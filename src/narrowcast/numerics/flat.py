@@ -146,6 +146,11 @@ class FlatParameters:
         tie(self.module, self._tied)
         self._attach([now[name] for name in self.layout.names])
 
+    @property
+    def hooked(self) -> bool:
+        """Whether a gradient passes through a hook of its parameter, which no copy of the module has."""
+        return any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self._parameters)
+
     def attach_grad(self) -> None:
         """Make .grad of every parameter a view of `grad` again (`zero_grad` detaches it by default)."""
         for p, view in zip(self._parameters, self._grads, strict=True):

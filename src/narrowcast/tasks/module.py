@@ -100,8 +100,9 @@ class ModuleTask(Task):
     @property
     def workers_do(self) -> bool:
         """Whether workers with a copy of the module each are quicker than torch's threads, and may be: what a
-        module draws comes from a generator that all threads share."""
-        return self.layout.size < SMALL and self.device.type == "cpu" and not self.draws
+        module draws comes from a generator that all threads share, and hooks of parameters are not copied."""
+        small = self.layout.size < SMALL and self.device.type == "cpu"
+        return small and not self.flat.hooked and not self.draws
 
     @property
     def spreads(self) -> bool:

@@ -193,9 +193,9 @@ class TorchTask(ModuleTask):
     @property
     def _stacked(self) -> bool:
         """Whether the module is a plain stack of layers over vectors, and clients can share a batch. Its
-        quick products are float32's own: autocast has no part in them."""
+        quick products are float32's own: autocast and hooks of parameters have no part in them."""
         here = bool(self._layers) and self.device.type == "cpu"  # parts and workers are for its caches
-        here = here and not casting(self.device)
+        here = here and not casting(self.device) and not self.flat.hooked
         return here and self.separable and self._inputs(self._train[0][:1].clone()).ndim == 2
 
     def _stack(self, theta: Tensor) -> Stack:
@@ -203,8 +203,9 @@ class TorchTask(ModuleTask):
         return Stack(self._layers, self.layout, self._examples, self._losses, self._augment is None)
 
     def _by_vmap(self, theta: Tensor, batches: list[Batch]) -> tuple[list[float], Tensor] | None:
-        """None: not every module can be vmapped (.item(), in-place tricks), and under autocast hardly any."""
-        if not self._vmap or self.draws or casting(self.device):
+        """None: not every module can be vmapped (.item(), in-place tricks), under autocast hardly any, and
+        hooks of parameters would not be called."""
+        if not self._vmap or self.draws or casting(self.device) or self.flat.hooked:
             return None
         try:
             return self._vmapped(theta, batches)
