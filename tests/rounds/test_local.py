@@ -244,6 +244,40 @@ def test_a_task_with_a_gradient_of_its_own_is_asked_for_it():
     torch.testing.assert_close(v, torch.full_like(v, 12.0))
 
 
+class Regularised(TorchTask):
+    """0.5 |theta|^2 is added to every objective."""
+
+    def objectives(self, batch):
+        yield from super().objectives(batch)
+        yield 0.5 * sum(p.square().sum() for p in self.module.parameters())
+
+
+class Pulled(TorchTask):
+    """The same, by its gradient."""
+
+    def part_gradient(self, theta, *batches):
+        loss, v = super().part_gradient(theta, *batches)
+        return loss + 0.5 * float(theta @ theta), v.add_(theta)
+
+
+@pytest.mark.parametrize("kind", [Regularised, Pulled])
+@pytest.mark.parametrize("local", [Local(2, 0, 0.3), Local(1, 0, 0.0)], ids=["steps", "gradients"])
+@pytest.mark.parametrize("make", [stack, convolutions])
+def test_an_objective_of_its_own_counts_on_every_road(make, local, kind, monkeypatch):
+    def whole(theta, batch):
+        loss, v = plain.part_gradient(theta, batch)
+        return loss + 0.5 * float(theta @ theta), v.add_(theta)
+
+    monkeypatch.setattr(torch_task, "EXAMPLES_AT_ONCE", 7)
+    made, plain = make(), naively(make(), monkeypatch)
+    made.__class__ = kind
+    monkeypatch.setattr(plain, "gradient", whole)
+    with pool.using(2):
+        assert_same(updates(made, local), updates(plain, local))
+        found = sums(made, local, [GROUP], [[1.0 / len(GROUP)] * len(GROUP)])
+        assert_same(found, sums(plain, local, [GROUP], [[1.0 / len(GROUP)] * len(GROUP)]))
+
+
 @pytest.mark.parametrize("local", [Local(2, 0, 0.3), Local(1, 0, 0.0)], ids=["steps", "gradients"])
 @pytest.mark.parametrize("make", [stack, convolutions])
 def test_a_hook_of_a_parameter_is_asked_on_every_road(make, local):

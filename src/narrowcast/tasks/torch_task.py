@@ -231,11 +231,14 @@ class TorchTask(ModuleTask):
         return losses.tolist(), gradients
 
     def __init_subclass__(cls, **more: Any) -> None:
-        """Whoever changes the gradient, and not what is made of it here, gets what is made of it anywhere."""
+        """Whoever changes the gradient, and not what is made of it here, gets what is made of it anywhere: a
+        batch is then one part, for what is added to its objective is added once."""
         super().__init_subclass__(**more)
-        for name in ("gradients", "gradient_rows", "walk_rows", "walk_sums"):
-            if "gradient" in vars(cls) and name not in vars(cls):
-                setattr(cls, name, getattr(Task, name))
+        made = dict.fromkeys(("gradients", "gradient_rows", "walk_rows", "walk_sums"), Task)
+        if {"gradient", "objectives", "part_gradient"} & vars(cls).keys():
+            for name, kind in {**made, "parts": ModuleTask}.items():
+                if name not in vars(cls):
+                    setattr(cls, name, getattr(kind, name))
 
     def walk_rows(
         self, theta: Tensor, walks: Sequence[Walk], rate: float, prox: float
