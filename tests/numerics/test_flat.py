@@ -1,5 +1,8 @@
 """Laws of the flat vector: views and not copies, each trainable parameter once, gradients as autograd's."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -131,6 +134,65 @@ def test_load_copies_and_knows_its_own_vector():
     flat.load(flat.theta)
     with pytest.raises(ValueError, match=r"26 parameters, theta has shape \(25,\)"):
         flat.load(torch.zeros(25))
+
+
+def assigned(module):
+    module.load_state_dict({name: value.clone() for name, value in module.state_dict().items()}, assign=True)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [FlatParameters, assigned, lambda module: module.double().float()],
+    ids=["another", "assigned", "converted"],
+)
+def test_parameters_that_were_taken_out_are_views_again_after_load(take):
+    module = nn.Sequential(model(), nn.Linear(2, 2), nn.Linear(2, 2))
+    module[2].weight = module[1].weight
+    flat, plain = FlatParameters(module), copy.deepcopy(module)
+    take(module)
+    theta = torch.linspace(-1, 1, flat.layout.size)
+    flat.load(theta)
+    flat.grad.zero_()
+    backward(module, X)
+    FlatParameters(plain).load(theta)
+    backward(plain, X)
+    assert module[2].weight is module[1].weight
+    assert torch.equal(flat.grad, torch.cat([p.grad.reshape(-1) for p in plain.parameters()]))
+    assert torch.equal(torch.cat([p.detach().reshape(-1) for p in module.parameters()]), theta)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_has_memory_of_its_own(copied):
+    flat = FlatParameters(model())
+    other = copied(flat)
+    assert torch.equal(other.theta, flat.theta)
+    other.theta.fill_(0.5)
+    assert all((p == 0.5).all() for p in other.module.parameters())
+    assert not (flat.theta == 0.5).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda module: module.double(), r"0\.weight was \(4, 3\) .*float32 on cpu and is .*float64"),
+        (lambda module: module.add_module("2", nn.Linear(4, 5)), r"2\.weight .* and is \(5, 4\)"),
+        (lambda module: module.pop(2), r"2\.weight .* and is gone: .* new task"),
+    ],
+)
+def test_a_module_that_has_changed_is_refused(change, message):
+    module = model()
+    flat = FlatParameters(module)
+    change(module)
+    with pytest.raises(ValueError, match=message):
+        flat.attach()
+
+
+def test_a_parameter_that_was_moved_elsewhere_is_missed_by_load():
+    module = model()
+    flat = FlatParameters(module)
+    nn.utils.parametrizations.weight_norm(module[0])
+    with pytest.raises(ValueError, match=r"0\.weight .* and is gone"):
+        flat.load(flat.theta)
 
 
 def test_layout_splits_into_views():

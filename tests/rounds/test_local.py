@@ -13,7 +13,7 @@ from narrowcast import TorchTask
 from narrowcast.numerics import pool
 from narrowcast.rounds.local import Local, client_updates, summed_updates
 from narrowcast.rounds.task import Task
-from narrowcast.tasks import factors, stacks, torch_task, workers
+from narrowcast.tasks import factors, forks, stacks, torch_task, workers
 from narrowcast.tasks.factors import plain_layers
 from narrowcast.tasks.init import initialise
 
@@ -170,6 +170,27 @@ def test_workers_with_a_copy_each_change_no_bit(local, threads, monkeypatch):
             assert torch.equal(v, w)
 
 
+@pytest.mark.parametrize("possible", [False, True], ids=["threads", "processes"])
+@pytest.mark.parametrize("local", [Local(2, 0, 0.3), Local(1, 0, 0.0)], ids=["steps", "gradients"])
+@pytest.mark.parametrize("make", [stack, convolutions])
+def test_under_autocast_workers_compute_what_one_alone_does(make, local, possible, monkeypatch):
+    """They would not cast by themselves; the quick roads of float32 are not taken, and come back after it."""
+    monkeypatch.setattr(torch_task, "EXAMPLES_AT_ONCE", 7)
+    monkeypatch.setattr(forks, "possible", lambda: possible)
+    found = []
+    for count in (1, 2):
+        with pool.using(count):
+            made = make()
+            with torch.autocast("cpu", torch.bfloat16):
+                found.append(updates(made, local) + sums(made, local, [GROUP], [[1.0] * len(GROUP)]))
+            plain = updates(made, local)
+            assert_same(plain, updates(make(), local))
+            assert not torch.equal(plain[0][1], found[-1][0][1])
+    for (loss, v), (same, w) in zip(*found, strict=True):
+        assert loss == same
+        assert torch.equal(v, w)
+
+
 def test_workers_walk_as_the_loop_does(monkeypatch):
     local, groups = Local(3, 2, 0.3), [GROUP[::2], GROUP[1::2]]
     fast, slow = convolutions(), naively(convolutions(), monkeypatch)
@@ -223,12 +244,59 @@ def test_a_task_with_a_gradient_of_its_own_is_asked_for_it():
     torch.testing.assert_close(v, torch.full_like(v, 12.0))
 
 
+class Regularised(TorchTask):
+    """0.5 |theta|^2 is added to every objective."""
+
+    def objectives(self, batch):
+        yield from super().objectives(batch)
+        yield 0.5 * sum(p.square().sum() for p in self.module.parameters())
+
+
+class Pulled(TorchTask):
+    """The same, by its gradient."""
+
+    def part_gradient(self, theta, *batches):
+        loss, v = super().part_gradient(theta, *batches)
+        return loss + 0.5 * float(theta @ theta), v.add_(theta)
+
+
+@pytest.mark.parametrize("kind", [Regularised, Pulled])
+@pytest.mark.parametrize("local", [Local(2, 0, 0.3), Local(1, 0, 0.0)], ids=["steps", "gradients"])
+@pytest.mark.parametrize("make", [stack, convolutions])
+def test_an_objective_of_its_own_counts_on_every_road(make, local, kind, monkeypatch):
+    def whole(theta, batch):
+        loss, v = plain.part_gradient(theta, batch)
+        return loss + 0.5 * float(theta @ theta), v.add_(theta)
+
+    monkeypatch.setattr(torch_task, "EXAMPLES_AT_ONCE", 7)
+    made, plain = make(), naively(make(), monkeypatch)
+    made.__class__ = kind
+    monkeypatch.setattr(plain, "gradient", whole)
+    with pool.using(2):
+        assert_same(updates(made, local), updates(plain, local))
+        found = sums(made, local, [GROUP], [[1.0 / len(GROUP)] * len(GROUP)])
+        assert_same(found, sums(plain, local, [GROUP], [[1.0 / len(GROUP)] * len(GROUP)]))
+
+
+@pytest.mark.parametrize("local", [Local(2, 0, 0.3), Local(1, 0, 0.0)], ids=["steps", "gradients"])
+@pytest.mark.parametrize("make", [stack, convolutions])
+def test_a_hook_of_a_parameter_is_asked_on_every_road(make, local):
+    made = make()
+    first = next(made.module.parameters())
+    first.register_hook(torch.zeros_like)
+    with pool.using(2):
+        for _, v in updates(made, local) + sums(made, local, [GROUP], [[1.0] * len(GROUP)]):
+            assert not v[: first.numel()].any()
+            assert v[first.numel() :].any()
+
+
 def test_only_plain_stacks_are_taken():
     linear = nn.Linear(2, 2)
-    frozen, hooked = nn.Linear(2, 2), nn.Linear(2, 2)
+    frozen, hooked, before = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
     frozen.bias.requires_grad_(False)
     hooked.register_forward_hook(lambda *_: None)
+    before.register_full_backward_pre_hook(lambda *_: None)
     assert len(plain_layers(nn.Sequential(linear, nn.Sequential(nn.ReLU(), nn.Linear(2, 2))))) == 3
     assert plain_layers(nn.Linear(2, 2))
-    for other in (nn.Dropout(), nn.BatchNorm1d(2), nn.Conv2d(1, 1, 1), linear, frozen, hooked):
+    for other in (nn.Dropout(), nn.BatchNorm1d(2), nn.Conv2d(1, 1, 1), linear, frozen, hooked, before):
         assert not plain_layers(nn.Sequential(linear, other))

@@ -1,7 +1,11 @@
 """Modules that people bring: norms, buffers, tied weights, dropout. Both roads agree on each."""
 
 import copy
+import multiprocessing
+import os
 import pickle
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -353,3 +357,52 @@ def test_the_generator_is_put_back_after_an_error():
     with pytest.raises(RuntimeError), drawing_from((1 << 64) - 1):
         torch.rand(3) @ torch.rand(4)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_threads_that_draw_at_once_draw_what_each_does_alone():
+    def drawn(key: int, found: list[Tensor]) -> None:
+        for _ in range(5):
+            with drawing_from(key):
+                found.append(torch.rand(2))
+                time.sleep(0.002)  # the other has its turn
+                found.append(torch.rand(2))
+
+    alone, together = ([[], []] for _ in range(2))
+    before = torch.get_rng_state()
+    for key, found in enumerate(alone):
+        drawn(key, found)
+    threads = [threading.Thread(target=drawn, args=given) for given in enumerate(together)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torch.equal(torch.get_rng_state(), before)
+    for mine, same in zip(alone, together, strict=True):
+        assert torch.equal(torch.stack(mine), torch.stack(same))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of the thread that is tested here
+def test_a_forked_process_draws_though_a_thread_here_did():
+    begun, forked = threading.Event(), threading.Event()
+
+    def draws() -> None:
+        with drawing_from(1):
+            begun.set()
+            forked.wait()
+
+    (other := threading.Thread(target=draws)).start()
+    begun.wait()
+    process = multiprocessing.get_context("fork").Process(target=_draws)
+    process.start()
+    process.join(20)
+    ended = process.exitcode
+    process.kill()
+    forked.set()
+    other.join()
+    assert ended == 0
+
+
+def _draws() -> None:
+    with drawing_from(2):
+        torch.rand(1)

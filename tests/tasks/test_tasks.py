@@ -1,6 +1,7 @@
 """The built-in tasks: sizes, gradients, theta0, and data files that may be absent, broken or hostile."""
 
 import ast
+import copy
 import gzip
 import hashlib
 import io
@@ -313,6 +314,43 @@ def test_what_works_in_place_leaves_the_callers_examples_alone(where):
     assert task._stacked
     assert task.evaluate(task.theta0()) == once
     assert all(torch.equal(stored, x) for stored, _ in (task._train, task._test))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda task: pickle.loads(pickle.dumps(task))])
+def test_a_copied_task_trains_its_own_model(copied):
+    task = torch_task()
+    other, theta, batch = copied(task), task.theta0() + 1, batch_of(task.clients)
+    assert torch.equal(other.theta0(), task.theta0())
+    expected = task.gradient(theta, batch)[1]
+    assert torch.equal(other.gradient(theta, batch)[1], expected)
+    assert torch.equal(other.module.weight.detach().reshape(-1), theta[:4])
+    assert other.evaluate(theta) == task.evaluate(theta)
+
+
+def test_weights_that_are_assigned_later_are_no_start():
+    """As those that are copied are none: theta0 is what the module had when the task was made."""
+    task = torch_task()
+    start = task.theta0()
+    task.module.load_state_dict({"weight": torch.ones(2, 2), "bias": torch.ones(2)}, assign=True)
+    assert torch.equal(task.theta0(), start)
+    task.module.weight = nn.Parameter(torch.ones(3, 2))
+    with pytest.raises(ValueError, match=r"weight was \(2, 2\).* and is \(3, 2\)"):
+        task.theta0()
+
+
+@pytest.mark.parametrize("walks", [False, True], ids=["from outside", "in its own memory"])
+def test_under_autocast_the_weights_are_those_of_theta(walks):
+    """Autocast keeps what it has cast of a parameter, and does not see that theta was written."""
+    task = torch_task()
+    batch, theta = batch_of(task.clients), task.theta0()
+    with torch.autocast("cpu", torch.bfloat16):
+        task.gradient(theta, batch)
+        later = task.buffer().copy_(theta + 1) if walks else theta + 1
+        found = task.gradient(later, batch)[1].clone(), task.loss(later, batch), task.evaluate(later)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = task.gradient(theta + 1, batch)[1], task.loss(theta + 1, batch), task.evaluate(theta + 1)
+    assert torch.equal(found[0], expected[0])
+    assert found[1:] == expected[1:]
 
 
 # ---- the quadratic

@@ -5,6 +5,7 @@ import json
 import lzma
 from itertools import chain, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,46 @@ def test_local_steps_by_two_workers_have_the_same_bits() -> None:
     for (loss, v), (same, w) in zip(*found, strict=True):
         assert loss == same
         assert torch.equal(v, w)
+
+
+class Sums(nn.Module):
+    """Classes by the sum of embeddings, and what `beside` does to it in training."""
+
+    def __init__(self, beside: str) -> None:
+        super().__init__()
+        self.beside, self.words, self.out = beside, nn.Embedding(11, 4), nn.Linear(4, 2)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        h = (self.words(input_ids) * attention_mask[..., None]).sum(1)
+        if self.training and self.beside == "draws":
+            h = h * torch.rand(len(h), 1)
+        if self.training and self.beside == "mixes":
+            h = h - h.mean(0)
+        if self.training and self.beside == "rounds":  # otherwise in batches of another length
+            h = h * (1 + 0.002 * input_ids.shape[1])
+        return SimpleNamespace(logits=self.out(h))
+
+
+@pytest.mark.parametrize(
+    ("beside", "bf16", "separable"),
+    [
+        ("draws", False, False),
+        ("mixes", False, False),
+        ("mixes", True, False),
+        ("rounds", False, False),
+        ("rounds", True, True),
+        ("nothing", False, True),
+    ],
+)
+def test_clients_share_a_batch_only_where_a_trial_finds_that_they_may(
+    beside: str, bf16: bool, separable: bool
+) -> None:
+    """No layer's type tells what this module does. In few bits a small difference is rounding."""
+    torch.manual_seed(0)
+    ids = [[1 + (i + j) % 10 for j in range(3 + i // 4)] for i in range(8)]
+    texts, clients = (ids, [i % 2 for i in range(8)]), [np.arange(4), np.arange(4, 8)]
+    task = Classifier(Sums(beside), train=texts, test=texts, clients=clients, bf16=bf16)
+    assert task.separable == separable
 
 
 def _one_by_one(module: nn.Module, i: int) -> torch.Tensor:

@@ -2,11 +2,14 @@
 
 The parameters become views of `theta` and their gradients views of `grad`: writing theta changes the model,
 and a backward pass fills grad. `state_dict` and `load_state_dict` go on working, since they copy in place.
+What takes parameters out of that memory is undone when theta is next loaded, and theta's values count:
+load_state_dict(assign=True), module.double().float(), a second FlatParameters of the same module.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
@@ -102,14 +105,51 @@ class FlatParameters:
                 "Set requires_grad on those to train"
             )
         _refuse_unfit(named)
+        self.module = module
         self.layout = Layout(tuple(n for n, _ in named), tuple(tuple(p.shape) for _, p in named))
         self.theta = torch.cat([p.detach().reshape(-1) for _, p in named])
         self.grad = torch.zeros_like(self.theta)
-        self._parameters = [p for _, p in named]
-        for p, view in zip(self._parameters, self.layout.split(self.theta).values(), strict=True):
+        self._tied = tied(module)
+        self._attach([p for _, p in named])
+
+    def __getstate__(self) -> nn.Module:
+        """A copy is made of the module's copy, whose parameters are no views any more."""
+        return self.module
+
+    def __setstate__(self, module: nn.Module) -> None:
+        FlatParameters.__init__(self, module)
+
+    def _attach(self, parameters: list[nn.Parameter]) -> None:
+        self._parameters, self._grads = parameters, list(self.layout.split(self.grad).values())
+        for p, view in zip(parameters, self.layout.split(self.theta).values(), strict=True):
             p.data = view
-        self._grads = list(self.layout.split(self.grad).values())
+        mine = {id(p) for p in parameters}
+        self._places = [
+            (owner._parameters, leaf, p.data_ptr())
+            for owner in self.module.modules()
+            for leaf, p in owner._parameters.items()
+            if p is not None and id(p) in mine
+        ]
         self.attach_grad()
+
+    def attach(self) -> None:
+        """Make the module's parameters views of theta again, at its values, wherever they lie now."""
+        now = dict(self.module.named_parameters(remove_duplicate=False))
+        for name, shape in zip(self.layout.names, self.layout.shapes, strict=True):
+            p = now.get(name)
+            if p is None or (p.shape, p.dtype, p.device) != (shape, self.theta.dtype, self.theta.device):
+                found = "gone" if p is None else f"{tuple(p.shape)} {p.dtype} on {p.device}"
+                raise ValueError(
+                    f"parameter {name} was {shape} {self.theta.dtype} on {self.theta.device} and is {found}: "
+                    "a module that has changed needs a new task (task.to moves one to a device)"
+                )
+        tie(self.module, self._tied)
+        self._attach([now[name] for name in self.layout.names])
+
+    @property
+    def hooked(self) -> bool:
+        """Whether a gradient passes through a hook of its parameter, which no copy of the module has."""
+        return any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self._parameters)
 
     def attach_grad(self) -> None:
         """Make .grad of every parameter a view of `grad` again (`zero_grad` detaches it by default)."""
@@ -124,6 +164,26 @@ class FlatParameters:
             )
         if theta.data_ptr() != self.theta.data_ptr() or theta.device != self.theta.device:
             self.theta.copy_(theta)
+        for held, leaf, place in self._places:
+            if leaf not in held or (p := held[leaf]) is None or p.data_ptr() != place:
+                self.attach()
+                break
+        torch.clear_autocast_cache()  # it would go on with casts of the weights that were here before
+
+
+def tied(module: nn.Module) -> list[list[str]]:
+    """The names of each parameter that has several."""
+    names: dict[int, list[str]] = {}
+    for name, p in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(p), []).append(name)
+    return [some for some in names.values() if len(some) > 1]
+
+
+def tie(module: nn.Module, names: Sequence[Sequence[str]]) -> None:
+    """Parameters of these names are one again, the first."""
+    for first, *aliases in names:
+        for owner, _, leaf in (alias.rpartition(".") for alias in aliases):
+            setattr(module.get_submodule(owner), leaf, module.get_parameter(first))
 
 
 def _refuse_unfit(named: list[tuple[str, nn.Parameter]]) -> None:

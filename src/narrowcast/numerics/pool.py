@@ -11,13 +11,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from typing import Any
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _pool: ThreadPoolExecutor | None = None
 _threads: int | None = None
+_here = threading.local()  # .ours: whether this thread is of a pool
 
 
 def threads() -> int:
@@ -43,20 +44,47 @@ def set_threads(count: int | None) -> None:
         _pool = None  # running calls keep the pool they started with; it ends with its last reference
 
 
-@contextmanager
-def using(count: int) -> Iterator[None]:
+class Meanwhile:
+    """A number of this process that contexts change for a while, in several threads and ending in any order.
+
+    After its last a thread finds the number that was there before the first of any: one that it found when it
+    began may have been another's.
+    """
+
+    def __init__(self, read: Callable[[], Any], write: Callable[[Any], None]) -> None:
+        self._read, self._write = read, write
+        self._before: Any = None
+        self._open: list[tuple[object, int, int]] = []  # (whose, its thread, its number), in order
+
+    @contextmanager
+    def be(self, number: int) -> Iterator[None]:
+        """The number, until the end."""
+        mine = (object(), threading.get_ident(), number)
+        with _lock:
+            before = self._before if self._open else self._read()
+            self._write(number)  # which may refuse it
+            self._before = before
+            self._open.append(mine)
+        try:
+            yield
+        finally:
+            with _lock:
+                self._open.remove(mine)
+                own = [n for _, thread, n in self._open if thread == threading.get_ident()]
+                self._write(own[-1] if own else self._before)
+
+
+_used = Meanwhile(lambda: _threads, set_threads)
+
+
+def using(count: int) -> AbstractContextManager[None]:
     """Use `count` threads in kernels meanwhile."""
-    before = _threads
-    set_threads(count)
-    try:
-        yield
-    finally:
-        set_threads(before)
+    return _used.be(count)
 
 
 def _forget_pool() -> None:
     global _lock, _pool
-    _lock, _pool = threading.Lock(), None
+    _lock, _pool = threading.RLock(), None
 
 
 if hasattr(os, "register_at_fork"):
@@ -68,6 +96,7 @@ def _begin() -> None:
     import torch  # here: reading how many threads there are must stay cheap
 
     torch.set_flush_denormal(False)
+    _here.ours = True
 
 
 def _executor(workers: int) -> ThreadPoolExecutor:
@@ -79,8 +108,11 @@ def _executor(workers: int) -> ThreadPoolExecutor:
 
 
 def run(kernel: Callable[..., Any], blocks: int, *args: Any, grain: int = 1) -> None:
-    """kernel(start, stop, *args) over 0 .. blocks, in at most threads() ranges of at least `grain` blocks."""
-    workers = min(threads(), max(1, blocks // max(1, grain)))
+    """kernel(start, stop, *args) over 0 .. blocks, in at most threads() ranges of at least `grain` blocks.
+
+    A thread of the pool does all of it: were it to wait for others of the pool, all of them might wait.
+    """
+    workers = 1 if hasattr(_here, "ours") else min(threads(), max(1, blocks // max(1, grain)))
     if workers == 1:
         if blocks:
             kernel(0, blocks, *args)

@@ -9,14 +9,11 @@ import torch
 
 from narrowcast.numerics import pool
 
+_torchs = pool.Meanwhile(torch.get_num_threads, torch.set_num_threads)
+
 
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
     """Compute with so many threads, in torch and in our kernels."""
-    before = torch.get_num_threads()
-    with pool.using(count):
-        torch.set_num_threads(count)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    with pool.using(count), _torchs.be(count):
+        yield

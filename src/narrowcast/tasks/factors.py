@@ -34,7 +34,10 @@ def plain_layers(module: nn.Module) -> list[nn.Module]:
     layers = _flattened(module)
     held = [p for layer in layers for p in layer.parameters()]
     plain = all(type(layer) is nn.Linear or type(layer) in ELEMENTWISE for layer in layers)
-    hooked = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules())
+    hooked = any(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
+        for m in module.modules()
+    )
     tied = len(held) != len(list(module.parameters()))
     fit = plain and held and not hooked and not tied and all(p.requires_grad for p in held)
     return layers if fit else []

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from narrowcast.numerics import pool
+from narrowcast.numerics import flat, pool
 from narrowcast.numerics.flat import FlatParameters
 from narrowcast.rounds.task import Batch, IndexArray, Task
 from narrowcast.tasks import forks, side_effects
 from narrowcast.tasks.forks import Forks, Rows
-from narrowcast.tasks.workers import SMALL, alone, copies, in_workers
+from narrowcast.tasks.workers import SMALL, alone, casting, copies, in_workers
 
 
 class Steps(NamedTuple):
@@ -82,6 +82,7 @@ class ModuleTask(Task):
         return {**vars(self), "_forks": None}
 
     def theta0(self) -> Tensor:
+        self.flat.attach()  # a run begins here, and is not to find out later that the module has changed
         return self._theta0.clone()
 
     def buffer(self) -> Tensor:
@@ -99,8 +100,9 @@ class ModuleTask(Task):
     @property
     def workers_do(self) -> bool:
         """Whether workers with a copy of the module each are quicker than torch's threads, and may be: what a
-        module draws comes from a generator that all threads share."""
-        return self.layout.size < SMALL and self.device.type == "cpu" and not self.draws
+        module draws comes from a generator that all threads share, and hooks of parameters are not copied."""
+        small = self.layout.size < SMALL and self.device.type == "cpu"
+        return small and not self.flat.hooked and not self.draws
 
     @property
     def spreads(self) -> bool:
@@ -116,17 +118,23 @@ class ModuleTask(Task):
 
     def shared_out(self, theta: Tensor, jobs: Sequence[Any], most: int) -> Iterator[Rows]:
         """What each job comes to (`do`), in order, at most so many rows: by processes where there can be
-        some, else by threads with a copy of the module each."""
-        if len(jobs) > 1 and pool.threads() > 1 and (forked := self._forked(most)):
+        some, which do not know of autocast, else by threads with a copy of the module each."""
+        if (
+            len(jobs) > 1
+            and pool.threads() > 1
+            and not casting(self.device)
+            and (forked := self._forked(most))
+        ):
             yield from forked.results(theta, jobs, lambda job: alone(lambda: self.do(theta, job)))
             return
         copies = self.copies()
         yield from in_workers(jobs, lambda job, worker: copies[worker].do(theta, job), len(copies))
 
     def _forked(self, most: int) -> Forks | None:
-        """The processes of this task; None: there can be none, or they were of no use."""
+        """The processes of this task, which know nothing of autocast; None: there can be none, or they were
+        of no use."""
         made = self._forks
-        if not forks.possible() or (made is not None and made.useless):
+        if not forks.possible() or casting(self.device) or (made is not None and made.useless):
             return None
         if made is None or not made.fit(most, pool.threads()):
             made = self._forks = None  # before there are others: they would keep its memory
@@ -195,10 +203,6 @@ class ModuleTask(Task):
 
 def _move(module: nn.Module, device: torch.device) -> None:
     """Weights that are tied stay so, which `module.to` does not promise for every kind of device."""
-    tied: dict[int, list[str]] = {}
-    for name, p in module.named_parameters(remove_duplicate=False):
-        tied.setdefault(id(p), []).append(name)
+    names = flat.tied(module)
     module.to(device)
-    for first, *aliases in tied.values():
-        for owner, _, leaf in (alias.rpartition(".") for alias in aliases):
-            setattr(module.get_submodule(owner), leaf, module.get_parameter(first))
+    flat.tie(module, names)

@@ -7,6 +7,8 @@ which needs no data: a server refuses what its nodes would. All else is found by
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +28,7 @@ WAY_OUT = (
     "which keeps its running statistics as they are; to train from scratch use nn.GroupNorm"
 )
 AT_ONCE = 4  # examples of a trial
+CLOSE = 1e-4  # two losses of one example, relative to them
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -113,16 +116,33 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 @contextmanager
 def drawing_from(key: Key, device: torch.device | None = None) -> Iterator[None]:
     """What torch draws meanwhile, here and on the device, comes from the key; afterwards its generators are
-    where they were. torch.manual_seed would seed those of other devices too."""
+    where they were. torch.manual_seed would seed those of other devices too.
+
+    All threads share the generators, so that one waits for the other; none of the pool's comes here.
+    """
     generators = [torch.default_generator, *_generators(device)]
-    before = [generator.get_state() for generator in generators]
-    for generator in generators:
-        generator.manual_seed(key)
-    try:
-        yield
-    finally:
-        for generator, state in zip(generators, before, strict=True):
-            generator.set_state(state)
+    with _drawing:
+        before = [generator.get_state() for generator in generators]
+        for generator in generators:
+            generator.manual_seed(key)
+        try:
+            yield
+        finally:
+            for generator, state in zip(generators, before, strict=True):
+                generator.set_state(state)
+
+
+_drawing = threading.RLock()
+
+
+def _forget_lock() -> None:
+    """Of a forked process: the thread that held it is not there."""
+    global _drawing
+    _drawing = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)
 
 
 def _generators(device: torch.device | None) -> list[torch.Generator]:
@@ -152,8 +172,10 @@ def observed(
     losses: Callable[[IndexArray], Tensor],
     examples: int,
     device: torch.device | None = None,
+    close: float = CLOSE,
 ) -> Habits:
-    """By trial: the same example in two batches of one size; `losses` are (B,), of a module in training."""
+    """By trial: the same example in two batches of one size; `losses` are (B,), of a module in training.
+    They differ by up to `close` of themselves where the module does not mix."""
     size = min(AT_ONCE, (examples + 1) // 2)
     among, others = np.arange(size), np.r_[0, size : 2 * size - 1]
     with unchanged_buffers(module):
@@ -163,5 +185,5 @@ def observed(
             draws = not all(map(torch.equal, _states(device), fresh))
         with drawing_from(0, device):
             there = losses(others)
-    same = size > 1 and torch.allclose(here[0], there[0], rtol=1e-4, atol=1e-6)
+    same = size > 1 and torch.allclose(here[0], there[0], rtol=close, atol=1e-6)
     return Habits(draws or draws_by_type(module), not same or mixes_by_type(module))

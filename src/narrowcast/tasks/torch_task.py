@@ -23,7 +23,7 @@ from narrowcast.tasks.forks import Rows
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
 from narrowcast.tasks.stacks import Stack, Walk
-from narrowcast.tasks.workers import EXAMPLES_AT_ONCE
+from narrowcast.tasks.workers import EXAMPLES_AT_ONCE, casting
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> (B,) losses, one an example
 Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of the whole test set
@@ -192,8 +192,10 @@ class TorchTask(ModuleTask):
 
     @property
     def _stacked(self) -> bool:
-        """Whether the module is a plain stack of layers over vectors, and clients can share a batch."""
+        """Whether the module is a plain stack of layers over vectors, and clients can share a batch. Its
+        quick products are float32's own: autocast and hooks of parameters have no part in them."""
         here = bool(self._layers) and self.device.type == "cpu"  # parts and workers are for its caches
+        here = here and not casting(self.device) and not self.flat.hooked
         return here and self.separable and self._inputs(self._train[0][:1].clone()).ndim == 2
 
     def _stack(self, theta: Tensor) -> Stack:
@@ -201,8 +203,9 @@ class TorchTask(ModuleTask):
         return Stack(self._layers, self.layout, self._examples, self._losses, self._augment is None)
 
     def _by_vmap(self, theta: Tensor, batches: list[Batch]) -> tuple[list[float], Tensor] | None:
-        """None: not every module can be vmapped (.item(), in-place tricks)."""
-        if not self._vmap or self.draws:
+        """None: not every module can be vmapped (.item(), in-place tricks), under autocast hardly any, and
+        hooks of parameters would not be called."""
+        if not self._vmap or self.draws or casting(self.device) or self.flat.hooked:
             return None
         try:
             return self._vmapped(theta, batches)
@@ -228,11 +231,14 @@ class TorchTask(ModuleTask):
         return losses.tolist(), gradients
 
     def __init_subclass__(cls, **more: Any) -> None:
-        """Whoever changes the gradient, and not what is made of it here, gets what is made of it anywhere."""
+        """Whoever changes the gradient, and not what is made of it here, gets what is made of it anywhere: a
+        batch is then one part, for what is added to its objective is added once."""
         super().__init_subclass__(**more)
-        for name in ("gradients", "gradient_rows", "walk_rows", "walk_sums"):
-            if "gradient" in vars(cls) and name not in vars(cls):
-                setattr(cls, name, getattr(Task, name))
+        made = dict.fromkeys(("gradients", "gradient_rows", "walk_rows", "walk_sums"), Task)
+        if {"gradient", "objectives", "part_gradient"} & vars(cls).keys():
+            for name, kind in {**made, "parts": ModuleTask}.items():
+                if name not in vars(cls):
+                    setattr(cls, name, getattr(kind, name))
 
     def walk_rows(
         self, theta: Tensor, walks: Sequence[Walk], rate: float, prox: float

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Protocol, TypeVar
 
 import torch
@@ -33,20 +34,27 @@ class Modular(Protocol):
 Kind = TypeVar("Kind", bound=Modular)
 
 
+def casting(device: torch.device) -> bool:
+    """Whether this thread computes under autocast there: a thread that it begins does not."""
+    return bool(torch.is_autocast_enabled(device.type))
+
+
 def in_workers(
     parts: Sequence[Given], work: Callable[[Given, int], Made], workers: int | None = None
 ) -> Iterator[Made]:
     """work(part, worker) of each part in order: as many at once as there are workers (default: threads).
 
-    Each has one thread of torch. What a worker returns may lie in its own memory: it is yielded before that
-    worker goes on.
+    Each has one thread of torch, and autocasts where the caller does. What a worker returns may lie in its
+    own memory: it is yielded before that worker goes on.
     """
     done: dict[int, Made] = {}
+    casts, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
     def some(start: int, stop: int, first: int) -> None:
         torch.set_num_threads(1)
-        for worker in range(start, stop):
-            done[worker] = work(parts[first + worker], worker)
+        with torch.autocast("cpu", dtype) if casts else nullcontext():
+            for worker in range(start, stop):
+                done[worker] = work(parts[first + worker], worker)
 
     threads, workers = torch.get_num_threads(), workers or pool.threads()
     for first in range(0, len(parts), workers):

@@ -96,14 +96,21 @@ class TextTask(ModuleTask):
 
     @cached_property
     def _habits(self) -> side_effects.Habits:
-        """Found by trial before the first step: dropout is off, and what else may draw is not known."""
+        """Found by trial before the first step: dropout is off, and what else may draw is not known. Beside
+        longer ones a sequence is padded, and rounded otherwise, which is no mixing."""
         self._train_mode()
         losses = partial(self.losses, self._train)
-        return side_effects.observed(self.module, losses, len(self._train.ids), self.device)
+        whole = not self._bf16 and all(p.dtype == torch.float32 for p in self.module.parameters())
+        close = side_effects.CLOSE if whole else 4 * torch.finfo(torch.bfloat16).eps
+        return side_effects.observed(self.module, losses, len(self._train.ids), self.device, close)
 
     @property
     def draws(self) -> bool:
         return self._habits.draws
+
+    @property
+    def separable(self) -> bool:
+        return not (self._habits.draws or self._habits.mixes)
 
     def losses(self, texts: _Held, index: IndexArray) -> Tensor:
         """(B,) the loss of each of these sequences."""
