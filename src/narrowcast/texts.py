@@ -22,10 +22,10 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
-def encodable(text: str, encoding: str | None) -> str:
+def encodable(text: str, encoding: str) -> str:
     """The text with what an output's encoding lacks spelt out: +- for ±, \\u2603."""
     try:
-        text.encode(encoding := encoding or "utf-8")
+        text.encode(encoding)
     except UnicodeEncodeError:
         return text.replace("±", "+-").encode(encoding, "backslashreplace").decode(encoding)
     return text

@@ -37,7 +37,7 @@ def show_runs(folders: list[Path], markdown: bool = False) -> None:
     each = [summarise(folder) for folder in folders]
     summaries = pooled(each)
     if markdown:
-        print(encodable(printable(table.markdown(summaries)), sys.stdout.encoding))
+        print(encodable(printable(table.markdown(summaries)), sys.stdout.encoding or "utf-8"))
     else:
         console.print(table.terminal(summaries, console.width))
         for s in each:
