@@ -255,10 +255,10 @@ def test_digits_learns():
     assert task.evaluate(theta)["accuracy"] > 0.85
 
 
-def torch_task(**changes):
+def torch_task(module=None, **changes):
     x, y = torch.randn(6, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 0, 1])
     settings = {"train": (x, y), "test": (x, y), "clients": [np.arange(3), np.arange(3, 6)], **changes}
-    return TorchTask(nn.Linear(2, 2), **settings)
+    return TorchTask(module or nn.Linear(2, 2), **settings)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +282,50 @@ def test_a_loss_that_reduces_is_refused():
     task = torch_task(loss=nn.functional.cross_entropy)
     with pytest.raises(ValueError, match='reduction="none"'):
         task.loss(task.theta0(), batch_of(task.clients))
+
+
+class Returns(nn.Module):
+    """A linear layer, and what is made of its outputs."""
+
+    def __init__(self, made, outputs=2):
+        super().__init__()
+        self.layer, self.made = nn.Linear(2, outputs), made
+
+    def forward(self, x):
+        return self.made(self.layer(x))
+
+
+def squared(outputs, targets):
+    return (outputs.reshape(len(targets), -1).mean(1) - targets.reshape(len(targets), -1).mean(1)) ** 2
+
+
+FLOATS = torch.randn(6, 2), torch.randn(6)
+
+
+@pytest.mark.parametrize(
+    ("module", "changes", "message"),
+    [
+        (Returns(lambda y: (y, y.sum())), {"loss": lambda y, t: squared(y[0], t)}, "one tensor, got tuple"),
+        (Returns(lambda y: {"y": y}), {"loss": lambda y, t: squared(y["y"], t)}, "one tensor, got dict"),
+        (Returns(lambda y: y[:, 0]), {}, r"\(3,\) and .* give metrics= and metric="),
+        (Returns(lambda y: y, 1), {}, r"\(3, 1\) and \(3,\) torch\.int64"),
+        (Returns(lambda y: y), {"train": FLOATS, "test": FLOATS}, r"integers, got .* torch\.float32"),
+    ],
+    ids=["tuple", "dict", "numbers", "one column", "float targets"],
+)
+def test_outputs_that_could_not_be_evaluated_are_refused_before_the_first_step(module, changes, message):
+    task = torch_task(module, **{"loss": squared, **changes})
+    with pytest.raises(ValueError, match=message):
+        task.gradient(task.theta0(), batch_of(task.clients))
+
+
+def test_a_regression_has_metrics_of_its_own():
+    task = torch_task(
+        Returns(lambda y: y[:, 0]), loss=squared, train=FLOATS, test=FLOATS,
+        metrics=lambda outputs, targets: {}, metric="loss", higher_is_better=False,
+    )  # fmt: skip
+    task.gradient(task.theta0(), batch_of(task.clients))
+    assert set(task.evaluate(task.theta0())) == {"loss"}
 
 
 def test_prepare_acts_after_augment_and_in_evaluation():
