@@ -271,11 +271,32 @@ def torch_task(module=None, **changes):
         ({"clients": [np.arange(3), np.array([6])]}, "client 1 has 1 examples"),
         ({"clients": [np.array([], np.int64)]}, "client 0 has 0 examples"),
         ({"clients": [np.array([-1])]}, r"all of 0 \.\. 5"),
+        ({"clients": [[0, 1], []]}, "client 1 has 0 examples"),
+        ({"clients": []}, r"list of arrays, .* got \[\]"),
+        ({"clients": {0: np.arange(6)}}, r"list of arrays, .* got \{0"),
+        ({"clients": [np.arange(6) < 3]}, r"client 0 is bool of shape \(6,\): .* np\.flatnonzero"),
+        ({"clients": [np.arange(3), np.arange(3.0)]}, "client 1 is float64"),
+        ({"clients": np.arange(6)}, r"client 0 is int64 of shape \(\)"),
     ],
 )
 def test_a_task_refuses_examples_that_do_not_fit(changes, message):
     with pytest.raises(ValueError, match=message):
         torch_task(**changes)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [list, lambda index: range(index[0], index[-1] + 1), torch.from_numpy, lambda index: index.astype("u1")],
+    ids=["lists", "ranges", "tensors", "bytes"],
+)
+def test_clients_are_what_makes_an_array_of_integers(form):
+    plain = torch_task()
+    task = torch_task(clients=[form(index) for index in plain.clients])
+    for index, same in zip(task.clients, plain.clients, strict=True):
+        assert index.dtype == np.int64
+        assert np.array_equal(index, same)
+    one, other = (made.gradient(plain.theta0(), batch_of(made.clients))[1] for made in (task, plain))
+    assert torch.equal(one, other)
 
 
 def test_a_loss_that_reduces_is_refused():

@@ -83,7 +83,7 @@ class TorchTask(ModuleTask):
         self._train, self._test = train, test = as_examples(train, "train"), as_examples(test, "test")
         self._vmap = True
         self._layers = plain_layers(module)
-        check_clients(clients, len(train[1]))
+        self.clients = check_clients(clients, len(train[1]))
         self._move_data()
 
     def to(self, device: torch.device) -> None:
