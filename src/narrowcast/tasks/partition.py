@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from operator import index
 from typing import Any, overload
 
 import numpy as np
@@ -109,6 +110,7 @@ def iid(examples: int, clients: int, key: Key = 0) -> Partition:
     >>> [len(client) for client in nc.iid(10, clients=3)]
     [3, 3, 4]
     """
+    examples, clients = index(examples), index(clients)
     _check(examples, clients)
     order = keyed.permuted(keyed.derive(key, Purpose.PARTITION), examples)
     return Partition(order, _even(examples, clients))
@@ -209,15 +211,15 @@ def check_clients(clients: Sequence[ArrayLike], examples: int) -> Sequence[Index
 
 
 def _indices(number: int, given: ArrayLike, examples: int) -> IndexArray:
-    index = np.asarray(given)
-    if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):
+    found = np.asarray(given)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise ValueError(
-            f"client {number} is {index.dtype} of shape {index.shape}: the indices of its examples are "
+            f"client {number} is {found.dtype} of shape {found.shape}: the indices of its examples are "
             "integers, shape (n,); of a mask they are np.flatnonzero(mask)"
         )
-    if not index.size or index.min() < 0 or index.max() >= examples:
+    if not found.size or found.min() < 0 or found.max() >= examples:
         raise ValueError(
-            f"client {number} has {len(index)} examples with indices {index[:5]}...: each client needs "
+            f"client {number} has {len(found)} examples with indices {found[:5]}...: each client needs "
             f"at least one, all of 0 .. {examples - 1} (the training set)"
         )
-    return index.astype(np.int64, copy=False)
+    return found.astype(np.int64, copy=False)
