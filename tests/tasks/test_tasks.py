@@ -272,6 +272,7 @@ def torch_task(module=None, **changes):
         ({"clients": [np.array([], np.int64)]}, "client 0 has 0 examples"),
         ({"clients": [np.array([-1])]}, r"all of 0 \.\. 5"),
         ({"clients": [[0, 1], []]}, "client 1 has 0 examples"),
+        ({"chunk": 0}, "at once, got 0"),
         ({"clients": []}, r"list of arrays, .* got \[\]"),
         ({"clients": {0: np.arange(6)}}, r"list of arrays, .* got \{0"),
         ({"clients": [np.arange(6) < 3]}, r"client 0 is bool of shape \(6,\): .* np\.flatnonzero"),

@@ -78,6 +78,8 @@ class TorchTask(ModuleTask):
         chunk: int = 1024,
     ) -> None:
         super().__init__(module, clients=clients, name=name, metric=metric, higher_is_better=higher_is_better)
+        if chunk < 1:
+            raise ValueError(f"chunk is how many examples pass through the module at once, got {chunk}")
         self.chunk = chunk
         self._loss, self._metrics, self._augment, self._prepare = loss, metrics, augment, prepare
         self._train, self._test = train, test = as_examples(train, "train"), as_examples(test, "test")
