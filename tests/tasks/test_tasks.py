@@ -341,6 +341,12 @@ def test_outputs_that_could_not_be_evaluated_are_refused_before_the_first_step(m
         task.gradient(task.theta0(), batch_of(task.clients))
 
 
+def test_a_loss_that_depends_on_no_parameter_is_refused():
+    task = torch_task(Returns(torch.detach))
+    with pytest.raises(ValueError, match="depends on no parameter"):
+        task.gradient(task.theta0(), batch_of(task.clients))
+
+
 def test_a_regression_has_metrics_of_its_own():
     task = torch_task(
         Returns(lambda y: y[:, 0]), loss=squared, train=FLOATS, test=FLOATS,
