@@ -117,6 +117,13 @@ def test_true_is_no_number(name: str) -> None:
     assert make_config({"task": "digits", "rounds": 1, "validation": True}).validation
 
 
+def test_a_seed_that_is_too_large_is_told_the_largest() -> None:
+    largest = (1 << 63) - 1
+    assert make_config({"task": "digits", "rounds": 1, "seed": largest}).seed == largest
+    with pytest.raises(ValueError, match=f"--seed: .* {largest}, got {largest + 1}"):
+        make_config({"task": "digits", "rounds": 1, "seed": largest + 1})
+
+
 def test_zero_stays_a_number() -> None:
     config = make_config({"task": "digits", "rounds": 1, "warmup": "0", "evaluate_every": "0", "seed": "0"})
     assert (config.warmup, config.evaluate_every, config.seed) == (0, 0, 0)

@@ -6,7 +6,7 @@ import torch
 
 from naive import MODULES, toy
 from naive import fedkseed as naive
-from narrowcast.errors import Diverged
+from narrowcast.errors import ConfigError, Diverged
 from narrowcast.methods import RoundInfo
 from narrowcast.methods.fedkseed import MAX_STEPS, FedKSeed, Seeds
 from narrowcast.numerics import pool
@@ -17,6 +17,7 @@ from narrowcast.rounds.local import Local, client_updates
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.sampling import Cohorts
 from narrowcast.rounds.simulator import Simulation
+from narrowcast.testing import toy_task
 from narrowcast.wire import messages as wire
 from narrowcast.wire.messages import WireError
 
@@ -233,3 +234,10 @@ def test_a_model_that_leaves_all_bounds_is_diverged():
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match="got"):
         FedKSeed(**wrong)
+
+
+def test_more_steps_than_an_upload_has_slopes_are_refused_before_the_first():
+    task, method = toy_task(), FedKSeed()
+    with pytest.raises(ConfigError, match=r"--local-steps 1025: a client of fedkseed .* at most 1024"):
+        Simulation(task, method, Plan(cohort=2, lr=0.01, rounds=1, local_steps=1025))
+    Simulation(task, method, Plan(cohort=2, lr=0.01, rounds=1, local_steps=1024))

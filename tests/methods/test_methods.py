@@ -303,3 +303,9 @@ def test_an_upload_that_belongs_elsewhere_is_a_wire_error(name, change):
     with pytest.raises(WireError):
         exchange.receive_up(world.method, acc, bad, world.round, 0, set())
     assert raw(vars(acc)) == raw(vars(world.method.zero(world.server)))
+
+
+def test_options_may_be_numpys_numbers():
+    made = method("static", dim=np.int64(16), key=np.uint64(5), up_bits=np.float32(2.0))
+    assert made == method("static", dim=16, key=5, up_bits=2.0)
+    assert type(made.dim) is type(made.key) is int

@@ -313,6 +313,16 @@ def test_a_key_without_64_bits_is_refused(kind, key):
         subspace(kind, 5, 2, key)
 
 
+@every_kind
+def test_numpys_integers_make_the_same_matrix(kind):
+    one, other = (
+        subspace(kind, np.int64(1000), np.int32(64), np.uint64(1 << 63)),
+        subspace(kind, 1000, 64, 1 << 63),
+    )
+    assert msgspec.msgpack.encode(one.spec) == msgspec.msgpack.encode(other.spec)
+    assert torch.equal(one.project(vector(1000)), other.project(vector(1000)))
+
+
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match=r"unknown kind.*'sparse'.*rotation"):
         make(SubspaceSpec("sparse", 5, 2, 0))

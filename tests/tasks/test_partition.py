@@ -81,6 +81,13 @@ def classes_per_client(alpha):
     return np.mean([len(set(LABELS[c])) for c in dirichlet(LABELS, 50, alpha, key=3)])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_numpys_integers_are_integers(kind):
+    one, other = KINDS[kind](LABELS, np.int64(50), np.uint64(9)), KINDS[kind](LABELS, 50, 9)
+    assert np.array_equal(one.order, other.order)
+    assert np.array_equal(iid(np.int64(60), np.int32(7)).offsets, iid(60, 7).offsets)
+
+
 def test_dirichlet_goes_from_one_class_to_iid():
     few, some, many = (classes_per_client(alpha) for alpha in (1e-300, 0.5, 1e9))
     iid_classes = np.mean([len(set(LABELS[c])) for c in iid(len(LABELS), 50, 3)])

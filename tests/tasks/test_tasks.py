@@ -255,10 +255,10 @@ def test_digits_learns():
     assert task.evaluate(theta)["accuracy"] > 0.85
 
 
-def torch_task(**changes):
+def torch_task(module=None, **changes):
     x, y = torch.randn(6, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 0, 1])
     settings = {"train": (x, y), "test": (x, y), "clients": [np.arange(3), np.arange(3, 6)], **changes}
-    return TorchTask(nn.Linear(2, 2), **settings)
+    return TorchTask(module or nn.Linear(2, 2), **settings)
 
 
 @pytest.mark.parametrize(
@@ -271,6 +271,13 @@ def torch_task(**changes):
         ({"clients": [np.arange(3), np.array([6])]}, "client 1 has 1 examples"),
         ({"clients": [np.array([], np.int64)]}, "client 0 has 0 examples"),
         ({"clients": [np.array([-1])]}, r"all of 0 \.\. 5"),
+        ({"clients": [[0, 1], []]}, "client 1 has 0 examples"),
+        ({"chunk": 0}, "at once, got 0"),
+        ({"clients": []}, r"list of arrays, .* got \[\]"),
+        ({"clients": {0: np.arange(6)}}, r"list of arrays, .* got \{0"),
+        ({"clients": [np.arange(6) < 3]}, r"client 0 is bool of shape \(6,\): .* np\.flatnonzero"),
+        ({"clients": [np.arange(3), np.arange(3.0)]}, "client 1 is float64"),
+        ({"clients": np.arange(6)}, r"client 0 is int64 of shape \(\)"),
     ],
 )
 def test_a_task_refuses_examples_that_do_not_fit(changes, message):
@@ -278,10 +285,75 @@ def test_a_task_refuses_examples_that_do_not_fit(changes, message):
         torch_task(**changes)
 
 
+@pytest.mark.parametrize(
+    "form",
+    [list, lambda index: range(index[0], index[-1] + 1), torch.from_numpy, lambda index: index.astype("u1")],
+    ids=["lists", "ranges", "tensors", "bytes"],
+)
+def test_clients_are_what_makes_an_array_of_integers(form):
+    plain = torch_task()
+    task = torch_task(clients=[form(index) for index in plain.clients])
+    for index, same in zip(task.clients, plain.clients, strict=True):
+        assert index.dtype == np.int64
+        assert np.array_equal(index, same)
+    one, other = (made.gradient(plain.theta0(), batch_of(made.clients))[1] for made in (task, plain))
+    assert torch.equal(one, other)
+
+
 def test_a_loss_that_reduces_is_refused():
     task = torch_task(loss=nn.functional.cross_entropy)
     with pytest.raises(ValueError, match='reduction="none"'):
         task.loss(task.theta0(), batch_of(task.clients))
+
+
+class Returns(nn.Module):
+    """A linear layer, and what is made of its outputs."""
+
+    def __init__(self, made, outputs=2):
+        super().__init__()
+        self.layer, self.made = nn.Linear(2, outputs), made
+
+    def forward(self, x):
+        return self.made(self.layer(x))
+
+
+def squared(outputs, targets):
+    return (outputs.reshape(len(targets), -1).mean(1) - targets.reshape(len(targets), -1).mean(1)) ** 2
+
+
+FLOATS = torch.randn(6, 2), torch.randn(6)
+
+
+@pytest.mark.parametrize(
+    ("module", "changes", "message"),
+    [
+        (Returns(lambda y: (y, y.sum())), {"loss": lambda y, t: squared(y[0], t)}, "one tensor, got tuple"),
+        (Returns(lambda y: {"y": y}), {"loss": lambda y, t: squared(y["y"], t)}, "one tensor, got dict"),
+        (Returns(lambda y: y[:, 0]), {}, r"\(3,\) and .* give metrics= and metric="),
+        (Returns(lambda y: y, 1), {}, r"\(3, 1\) and \(3,\) torch\.int64"),
+        (Returns(lambda y: y), {"train": FLOATS, "test": FLOATS}, r"integers, got .* torch\.float32"),
+    ],
+    ids=["tuple", "dict", "numbers", "one column", "float targets"],
+)
+def test_outputs_that_could_not_be_evaluated_are_refused_before_the_first_step(module, changes, message):
+    task = torch_task(module, **{"loss": squared, **changes})
+    with pytest.raises(ValueError, match=message):
+        task.gradient(task.theta0(), batch_of(task.clients))
+
+
+def test_a_loss_that_depends_on_no_parameter_is_refused():
+    task = torch_task(Returns(torch.detach))
+    with pytest.raises(ValueError, match="depends on no parameter"):
+        task.gradient(task.theta0(), batch_of(task.clients))
+
+
+def test_a_regression_has_metrics_of_its_own():
+    task = torch_task(
+        Returns(lambda y: y[:, 0]), loss=squared, train=FLOATS, test=FLOATS,
+        metrics=lambda outputs, targets: {}, metric="loss", higher_is_better=False,
+    )  # fmt: skip
+    task.gradient(task.theta0(), batch_of(task.clients))
+    assert set(task.evaluate(task.theta0())) == {"loss"}
 
 
 def test_prepare_acts_after_augment_and_in_evaluation():

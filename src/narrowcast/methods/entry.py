@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any
 
+import numpy as np
+
 from narrowcast.methods.base import Method
 
 
@@ -53,7 +55,11 @@ class Entry:
 
         The run's key and its number of clients may be given to any: a method that needs neither ignores them.
         """
-        options = {k: v for k, v in options.items() if k in self.options or k not in ("key", "clients")}
+        options = {
+            k: v.item() if isinstance(v, np.generic) else v  # NumPy's numbers are not Python's
+            for k, v in options.items()
+            if k in self.options or k not in ("key", "clients")
+        }
         if strange := [name for name in options if name not in self.options]:
             raise ValueError(
                 f"{self.kind.__name__} has no option {', '.join(strange)} here: it takes "

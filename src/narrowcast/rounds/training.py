@@ -61,6 +61,11 @@ class Training(ABC):
                 f"{method.name} takes the mean over all clients, present or not, and was not told how many "
                 f"there are: nc.method({method.name!r}, clients={len(task.clients)}, ...)"
             )
+        steps = plan.local_steps or method.local_steps
+        if method.probes and steps > (slopes := method.upload_numbers(task.layout.size)):
+            raise ConfigError(
+                f"--local-steps {steps}: a client of {method.name} sends a slope a step, at most {slopes}"
+            )
         self.server = method.server(self.theta0, task.layout)
         routes = len(method.zero(self.server).total)
         plan.aggregate.check(method, plan.gathering(len(task.clients), routes))

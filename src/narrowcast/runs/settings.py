@@ -25,7 +25,7 @@ class Settings(BaseModel):
     task: str = Field(description="what to train: " + ", ".join(TASKS.own))
     method: str = Field("static", description="how to compress: " + ", ".join(METHODS.own))
     name: str = Field("", description="label in tables and pictures (default: method and dim)")
-    seed: Annotated[int, COUNT, Field(ge=0, lt=1 << 63)] = Field(
+    seed: Annotated[int, COUNT, Field(ge=0, le=(1 << 63) - 1)] = Field(
         0, description="of theta0, A, the clients and the sampling"
     )
 

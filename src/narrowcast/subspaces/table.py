@@ -5,6 +5,7 @@ Others join by the entry-point group `narrowcast.subspaces`, or by `narrowcast.r
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -42,7 +43,7 @@ def subspace(kind: str, D: int, d: int, key: Key) -> Subspace:
     >>> A.project(torch.ones(1000)).shape
     torch.Size([64])
     """
-    made = KINDS.find(kind)(D, d, key)
+    made = KINDS.find(kind)(index(D), index(d), index(key))
     made.spec = msgspec.structs.replace(made.spec, kind=kind)  # by which it is found again
     return made
 

@@ -174,6 +174,11 @@ class ModuleTask(Task):
         for batch in batches:
             with self._training(batch):
                 for part in self.objectives(batch):
+                    if not part.requires_grad:
+                        raise ValueError(
+                            "the loss depends on no parameter that is trained: does the module use them, and "
+                            "is nothing detached on the way?"
+                        )
                     part.backward()  # type: ignore[no-untyped-call]
                     total += float(part.detach())
         return total, self.flat.grad

@@ -10,8 +10,9 @@ client begins.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from operator import index
 from typing import Any, overload
 
 import numpy as np
@@ -109,6 +110,7 @@ def iid(examples: int, clients: int, key: Key = 0) -> Partition:
     >>> [len(client) for client in nc.iid(10, clients=3)]
     [3, 3, 4]
     """
+    examples, clients = index(examples), index(clients)
     _check(examples, clients)
     order = keyed.permuted(keyed.derive(key, Purpose.PARTITION), examples)
     return Partition(order, _even(examples, clients))
@@ -197,13 +199,27 @@ def natural(ids: ArrayLike) -> Partition:
     return Partition(np.argsort(ids, kind="stable"), np.unique(ids, return_counts=True)[1])
 
 
-def check_clients(clients: Sequence[IndexArray], examples: int) -> None:
-    """Every client has an example, and all of them are of the training set."""
+def check_clients(clients: Sequence[ArrayLike], examples: int) -> Sequence[IndexArray]:
+    """The clients as arrays of int64: every one has an example, and all of them are of the training set."""
     if isinstance(clients, Partition) and clients.within(examples):  # its clients have an example each
-        return
-    for number, index in enumerate(clients):
-        if not len(index) or index.min() < 0 or index.max() >= examples:
-            raise ValueError(
-                f"client {number} has {len(index)} examples with indices {index[:5]}...: each client needs "
-                f"at least one, all of 0 .. {examples - 1} (the training set)"
-            )
+        return clients
+    if isinstance(clients, Mapping) or not len(clients):
+        raise ValueError(
+            f"clients are a list of arrays, the indices of each client's examples, got {clients!r:.60}"
+        )
+    return [_indices(number, given, examples) for number, given in enumerate(clients)]
+
+
+def _indices(number: int, given: ArrayLike, examples: int) -> IndexArray:
+    found = np.asarray(given)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise ValueError(
+            f"client {number} is {found.dtype} of shape {found.shape}: the indices of its examples are "
+            "integers, shape (n,); of a mask they are np.flatnonzero(mask)"
+        )
+    if not found.size or found.min() < 0 or found.max() >= examples:
+        raise ValueError(
+            f"client {number} has {len(found)} examples with indices {found[:5]}...: each client needs "
+            f"at least one, all of 0 .. {examples - 1} (the training set)"
+        )
+    return found.astype(np.int64, copy=False)

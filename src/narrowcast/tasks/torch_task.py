@@ -78,12 +78,14 @@ class TorchTask(ModuleTask):
         chunk: int = 1024,
     ) -> None:
         super().__init__(module, clients=clients, name=name, metric=metric, higher_is_better=higher_is_better)
+        if chunk < 1:
+            raise ValueError(f"chunk is how many examples pass through the module at once, got {chunk}")
         self.chunk = chunk
         self._loss, self._metrics, self._augment, self._prepare = loss, metrics, augment, prepare
         self._train, self._test = train, test = as_examples(train, "train"), as_examples(test, "test")
         self._vmap = True
         self._layers = plain_layers(module)
-        check_clients(clients, len(train[1]))
+        self.clients = check_clients(clients, len(train[1]))
         self._move_data()
 
     def to(self, device: torch.device) -> None:
@@ -102,10 +104,25 @@ class TorchTask(ModuleTask):
 
         def losses(index: IndexArray) -> Tensor:
             x, y = self._examples(torch.as_tensor(index), 0)
-            return self._losses(self.module(x), y)
+            outputs = self.module(x)
+            self._check_outputs(outputs, y)
+            return self._losses(outputs, y)
 
         self._train_mode()
         return side_effects.observed(self.module, losses, len(self._train[1]), self.device)
+
+    def _check_outputs(self, outputs: Any, y: Tensor) -> None:
+        """What only an evaluation would find out, after the first epoch."""
+        if not isinstance(outputs, Tensor):
+            raise ValueError(
+                f"the module must return one tensor, got {type(outputs).__name__}: wrap it in one that does"
+            )
+        classes = outputs.ndim >= 2 and outputs.shape[1] >= 2 and not y.is_floating_point()
+        if self._metrics is accuracy and not (classes and y.shape == outputs[:, 0].shape):
+            raise ValueError(
+                "accuracy takes outputs (B, C) of at least two classes and targets (B,) that are integers, "
+                f"got {tuple(outputs.shape)} and {tuple(y.shape)} {y.dtype}: give metrics= and metric="
+            )
 
     @property
     def draws(self) -> bool:

@@ -73,7 +73,7 @@ class TextTask(ModuleTask):
         for held in (self._train, self._test):
             self._check(held)
         without_dropout(module)
-        check_clients(clients, len(self._train.ids))
+        self.clients = check_clients(clients, len(self._train.ids))
         self._move_data()
 
     def to(self, device: torch.device) -> None:
