@@ -48,10 +48,10 @@ def test_a_private_run_on_real_processes(tmp_path: Path) -> None:
     with LocalFleet(tmp_path / "fleet") as fleet:
         fleet.start_node(0, 1)
         done = finish(fleet, tmp_path / "run", fleet.run(app(tmp_path, rounds=2)))
+        told = f"epsilon {done[-1].epsilon:.4g}"  # in the engine's log, which comes later than the files
+        until(lambda: told in fleet.log("run").partition("differential privacy: epsilon")[2], told, 300)
         log = fleet.log("run")
     assert_discreet(done, tmp_path / "run")
-    assert "differential privacy: epsilon" in log
-    assert f"epsilon {done[-1].epsilon:.4g}" in log
     assert not re.search(r"client \d|payload", log.partition("differential privacy")[2]), "nobody is named"
 
 
