@@ -118,21 +118,16 @@ class ModuleTask(Task):
 
     def shared_out(self, theta: Tensor, jobs: Sequence[Any], most: int) -> Iterator[Rows]:
         """What each job comes to (`do`), in order, at most so many rows: by processes where there can be
-        some, which do not know of autocast, else by threads with a copy of the module each."""
-        if (
-            len(jobs) > 1
-            and pool.threads() > 1
-            and not casting(self.device)
-            and (forked := self._forked(most))
-        ):
+        some, else by threads with a copy of the module each."""
+        if len(jobs) > 1 and pool.threads() > 1 and (forked := self._forked(most)):
             yield from forked.results(theta, jobs, lambda job: alone(lambda: self.do(theta, job)))
             return
         copies = self.copies()
         yield from in_workers(jobs, lambda job, worker: copies[worker].do(theta, job), len(copies))
 
     def _forked(self, most: int) -> Forks | None:
-        """The processes of this task, which know nothing of autocast; None: there can be none, or they were
-        of no use."""
+        """The processes of this task; None: there can be none, they were of no use, or autocast is on, of
+        which they do not know."""
         made = self._forks
         if not forks.possible() or casting(self.device) or (made is not None and made.useless):
             return None
