@@ -173,6 +173,19 @@ def narrow() -> str:
     return table(["round", "float32, CPU seconds", "1 bit up, 2 down", "times"], rows)
 
 
+def products() -> str:
+    rows = (
+        [
+            " x ".join(map(str, r["shape"])),
+            f"{r['plain']:.0f}",
+            f"{r['told']:.0f}",
+            f"{r['told'] / r['plain']:.2f}",
+        ]
+        for r in load("products")["products"]
+    )
+    return table(["m x k x n, one thread", "Gflop/s", "with the library", "times"], rows)
+
+
 def aims() -> str:
     found = [
         *of_kernels(load("kernels")),
@@ -240,6 +253,7 @@ TABLES = (
     local_steps,
     rounds,
     narrow,
+    products,
     aims,
 )
 
