@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from narrowcast import Plan, Simulation, TorchTask, method
 from narrowcast.rounds.task import Batch
 from narrowcast.tasks import cifar10
+from narrowcast.tasks.judging import cross_entropy
 from narrowcast.tasks.nets import resnet9
 from narrowcast.tasks.options import TaskOptions, split
 from narrowcast.tasks.places import DATA_VARIABLE
-from narrowcast.tasks.torch_task import cross_entropy
 
 COHORT, IMAGES, DIM = 100, 5, 16_000
 PARTS = ("project", "expand", "wire", "digest", "step", "rest")

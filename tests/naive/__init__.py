@@ -8,8 +8,9 @@ from torch import nn
 from torch.func import functional_call
 
 from narrowcast.tasks.init import initialise
+from narrowcast.tasks.judging import cross_entropy
 from narrowcast.tasks.partition import Partition
-from narrowcast.tasks.torch_task import TorchTask, cross_entropy
+from narrowcast.tasks.torch_task import TorchTask
 
 FEATURES, CLASSES = 10, 3
 MODULES = {

@@ -31,10 +31,11 @@ from narrowcast.tasks import (
 )
 from narrowcast.tasks.files import DataError
 from narrowcast.tasks.init import initialise
+from narrowcast.tasks.judging import cross_entropy
 from narrowcast.tasks.nets import RESIDUAL_SCALE, ResNet9, convnet, mlp, resnet9
 from narrowcast.tasks.options import TaskOptions, hold_out, split
 from narrowcast.tasks.partition import iid
-from narrowcast.tasks.torch_task import TorchTask, cross_entropy
+from narrowcast.tasks.torch_task import TorchTask
 from places import SHARED
 
 CIFAR = SHARED / "cifar10"

@@ -15,8 +15,9 @@ from narrowcast.measure.trainers import InMemory
 from narrowcast.rounds import schedules
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.task import IndexArray
+from narrowcast.tasks.judging import Loss, Metrics, accuracy, cross_entropy
 from narrowcast.tasks.partition import iid
-from narrowcast.tasks.torch_task import Examples, Loss, Metrics, TorchTask, accuracy, cross_entropy
+from narrowcast.tasks.torch_task import Examples, TorchTask
 
 
 def intrinsic_dimension(

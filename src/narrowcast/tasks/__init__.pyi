@@ -7,8 +7,8 @@ from .options import TaskOptions as TaskOptions
 from .places import DATA_VARIABLE as DATA_VARIABLE
 from .side_effects import freeze_batch_norm as freeze_batch_norm
 from .torch_task import TorchTask as TorchTask
-from .torch_task import accuracy as accuracy
-from .torch_task import cross_entropy as cross_entropy
+from .judging import accuracy as accuracy
+from .judging import cross_entropy as cross_entropy
 from .partition import Partition as Partition
 from .partition import by_class as by_class
 from .partition import dirichlet as dirichlet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -68,14 +68,21 @@ class ModuleTask(Task):
         """The objective of the batch, in parts."""
         raise NotImplementedError
 
+    @cached_property
+    def _habits(self) -> side_effects.Habits | None:
+        """What the module and the loss do beside computing, by a trial; None: there is none."""
+        return None
+
     @property
     def draws(self) -> bool:
         """Whether the module may draw numbers in training: where that is not known, it may."""
-        return True
+        return self._habits is None or self._habits.draws
 
     @property
     def separable(self) -> bool:
-        return not (side_effects.mixes_by_type(self.module) or side_effects.draws_by_type(self.module))
+        if self._habits is None:
+            return not (side_effects.mixes_by_type(self.module) or side_effects.draws_by_type(self.module))
+        return not (self._habits.draws or self._habits.mixes)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy has: processes of its own, where it needs some."""

@@ -20,27 +20,17 @@ from narrowcast.tasks.examples import Examples as Examples
 from narrowcast.tasks.examples import as_examples
 from narrowcast.tasks.factors import plain_layers
 from narrowcast.tasks.forks import Rows
+from narrowcast.tasks.judging import Loss, Metrics, accuracy, check_outputs, cross_entropy, one_an_example
 from narrowcast.tasks.module import ModuleTask
 from narrowcast.tasks.partition import check_clients
 from narrowcast.tasks.stacks import Stack, Walk
 from narrowcast.tasks.workers import EXAMPLES_AT_ONCE, casting
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> (B,) losses, one an example
-Metrics = Callable[[Tensor, Tensor], dict[str, float]]  # (outputs, targets) of the whole test set
 Augment = Callable[[Tensor, Tensor, Key], Tensor]  # (inputs, example indices, key) -> inputs
 Prepare = Callable[[Tensor], Tensor]  # (stored inputs of a batch) -> what the module takes
 FEW = 16  # examples of a batch, whose gradient is then the product of two small matrices
 MOST_AT_ONCE = 50  # clients whose gradients are taken together (docs/performance.md)
 MEMORY_AT_ONCE = 1 << 26  # bytes of their gradients
-
-
-def accuracy(outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    return {"accuracy": float((outputs.argmax(1) == targets).float().mean())}
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """(B, C) logits and (B,) classes -> (B,) losses."""
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
 class TorchTask(ModuleTask):
@@ -105,32 +95,11 @@ class TorchTask(ModuleTask):
         def losses(index: IndexArray) -> Tensor:
             x, y = self._examples(torch.as_tensor(index), 0)
             outputs = self.module(x)
-            self._check_outputs(outputs, y)
+            check_outputs(outputs, y, self._metrics)
             return self._losses(outputs, y)
 
         self._train_mode()
         return side_effects.observed(self.module, losses, len(self._train[1]), self.device)
-
-    def _check_outputs(self, outputs: Any, y: Tensor) -> None:
-        """What only an evaluation would find out, after the first epoch."""
-        if not isinstance(outputs, Tensor):
-            raise ValueError(
-                f"the module must return one tensor, got {type(outputs).__name__}: wrap it in one that does"
-            )
-        classes = outputs.ndim >= 2 and outputs.shape[1] >= 2 and not y.is_floating_point()
-        if self._metrics is accuracy and not (classes and y.shape == outputs[:, 0].shape):
-            raise ValueError(
-                "accuracy takes outputs (B, C) of at least two classes and targets (B,) that are integers, "
-                f"got {tuple(outputs.shape)} and {tuple(y.shape)} {y.dtype}: give metrics= and metric="
-            )
-
-    @property
-    def draws(self) -> bool:
-        return self._habits.draws
-
-    @property
-    def separable(self) -> bool:
-        return not (self._habits.draws or self._habits.mixes)
 
     def mislabelled(self, clients: Sequence[int]) -> Task:
         x, y = self._train
@@ -306,10 +275,4 @@ class TorchTask(ModuleTask):
         return stored if self._prepare is None else self._prepare(stored)
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        losses = self._loss(outputs, y)
-        if losses.shape != (len(y),):
-            raise ValueError(
-                f"the loss must return one number an example, shape ({len(y)},), got "
-                f'{tuple(losses.shape)}: pass reduction="none" to torch\'s losses'
-            )
-        return losses
+        return one_an_example(self._loss(outputs, y), y)

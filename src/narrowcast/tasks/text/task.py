@@ -104,14 +104,6 @@ class TextTask(ModuleTask):
         close = side_effects.CLOSE if whole else 4 * torch.finfo(torch.bfloat16).eps
         return side_effects.observed(self.module, losses, len(self._train.ids), self.device, close)
 
-    @property
-    def draws(self) -> bool:
-        return self._habits.draws
-
-    @property
-    def separable(self) -> bool:
-        return not (self._habits.draws or self._habits.mixes)
-
     def losses(self, texts: _Held, index: IndexArray) -> Tensor:
         """(B,) the loss of each of these sequences."""
         raise NotImplementedError
