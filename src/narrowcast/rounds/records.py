@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from narrowcast import files
+
 Natural = Annotated[int, Meta(ge=0, le=1 << 48)]  # in a file, which may be a stranger's
+LARGEST, LONGEST = 1 << 30, 1 << 20  # bytes of such a file, two million rounds and more, and of a line
 
 
 class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -90,17 +94,22 @@ def from_line(line: str | bytes) -> RoundRecord:
 
 def read(path: Path, before: int | None = None) -> list[RoundRecord]:
     """The records of a file, up to round `before`. A last line cut off by a kill is left out."""
-    lines = path.read_bytes().split(b"\n")
+    try:
+        files.refuse_large(path, LARGEST)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
     records: list[RoundRecord] = []
-    for i, line in enumerate(lines[:-1]):
-        if len(records) == before:  # what lies beyond is dropped, whatever it is
-            break
-        try:
-            record = _decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}, line {i + 1} is not a round record: {error}") from None
-        if before is None or record.round < before:
-            records.append(record)
+    with path.open("rb") as file:
+        for i, line in enumerate(iter(partial(file.readline, LONGEST), b""), 1):
+            cut = not line.endswith(b"\n")
+            if len(records) == before or (cut and len(line) < LONGEST):  # what lies beyond is dropped
+                break
+            try:
+                record = _decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ValueError(f"{path}, line {i} is not a round record: {error}") from None
+            if before is None or record.round < before:
+                records.append(record)
     return records
 
 
