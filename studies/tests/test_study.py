@@ -195,6 +195,20 @@ def test_the_report_has_means_errors_and_ratios(tmp_path: Path) -> None:
     assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_picture_bends_what_lies_far_below_and_nothing_that_its_bars_reach(sign: float) -> None:
+    def line(*values: float) -> table.Line:
+        return table.Line("row", "static", "", 1.0, {}, [sign * v for v in values], 0, 1.0, 1.0, 1.0, None)
+
+    good = [line(0.9), line(0.88), line(0.86)]
+    assert plot.limit([*good, line(0.2)], sign > 0) == pytest.approx(sign * (0.9 - plot.REACH * 0.03))
+    narrow, wide = line(0.81, 0.83), line(0.74, 0.90)  # of one mean, and bars of 0.01 and 0.08 each way
+    bent = sign * (0.9 - plot.REACH * 0.04)
+    assert plot.limit([*good, narrow, line(0.2)], sign > 0) == pytest.approx(bent)
+    assert plot.limit([*good, wide, line(0.2)], sign > 0) == pytest.approx(sign * 0.74)
+    assert plot.limit([*good, line(0.8)], sign > 0) == pytest.approx(sign * 0.8)  # it fits almost
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

@@ -20,8 +20,8 @@ def draw(rows: list[Line], path: Path, title: str, metric: str, higher_is_better
     Rows far below the others lie on the border, with an arrow and their value: they would press all that is
     of interest into a line.
     """
-    limit = _limit([row.mean for row in rows], higher_is_better)
-    heights = [max(row.mean, limit) if higher_is_better else min(row.mean, limit) for row in rows]
+    border = limit(rows, higher_is_better)
+    heights = [max(row.mean, border) if higher_is_better else min(row.mean, border) for row in rows]
     figure, axes = plt.subplots(figsize=(12, 7.5), layout="constrained")
     for group in _groups(rows).values():  # rows of one name at several shares
         at = [(row.up + row.down, height) for row, height in zip(rows, heights, strict=True) if row in group]
@@ -85,13 +85,15 @@ def _groups(rows: list[Line]) -> dict[str, list[Line]]:
     return {name: group for name, group in found.items() if len(group) > 1}
 
 
-def _limit(values: list[float], higher_is_better: bool) -> float:
-    """Where the border lies: the best, and REACH times the median's distance from it."""
+def limit(rows: list[Line], higher_is_better: bool) -> float:
+    """Where the border lies: REACH times the median's distance below the best, or as low as bars go."""
     sign = 1.0 if higher_is_better else -1.0
-    best, worst = max(sign * v for v in values), min(sign * v for v in values)
-    border = best - max(REACH * (best - statistics.median(sign * v for v in values)), 1e-9)
+    values = [sign * row.mean for row in rows]
+    best, worst = max(values), min(values)
+    border = best - max(REACH * (best - statistics.median(values)), 1e-9)
     near = best - worst <= NEAR * (best - border)  # it fits almost: no need to bend it
-    return sign * (worst if near else border)
+    bars = [value - row.error for value, row in zip(values, rows, strict=True) if value >= border]
+    return sign * (worst if near else min(border, *bars))
 
 
 def _label(row: Line, height: float) -> str:
