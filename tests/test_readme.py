@@ -74,7 +74,21 @@ def test_figures_of_fine_tuning_are_those_of_the_committed_results() -> None:
         assert f"{chat[row]:.1f}" in long
 
 
-def test_figures_of_cifar10_are_those_of_the_committed_results() -> None:
-    cifar, text = means("cifar10"), README.split("## Against everything else")[1].split("Fine-tuning")[0]
-    for row in ("uncompressed", "time-varying d=16000", "static d=2000"):
-        assert f"{cifar[row]:.3f}" in text
+def test_figures_of_the_paper_s_protocols_are_those_of_the_committed_results() -> None:
+    """Its own tasks, at scale medium: what a row reaches, and how many times fewer bytes it takes."""
+    section = README.split("## Against everything else")[1]
+    cifar, sst2 = section.split("Fine-tuning")[0], section.split("In longer runs")[1].split("LoRA is")[0]
+    for text, name, rows in (
+        (cifar, "cifar10", ("uncompressed", "uncompressed, a quarter as long", "static d=16000")),
+        (cifar, "cifar10", ("time-varying d=16000", "time-varying d=2000")),
+        (sst2, "sst2", ("uncompressed", "time-varying d=1600", "static d=1600")),
+    ):
+        found = means(f"{name}/medium")
+        for row in rows:
+            assert f"{found[row]:.3f}" in text, row
+    results = committed.read(EXPERIMENTS / "results/cifar10/medium")
+    assert results
+    for row in ("time-varying d=16000", "time-varying d=2000"):
+        ratio = results.lines[row].ratio
+        assert ratio
+        assert f"{ratio.total:.0f} times fewer" in cifar
