@@ -4,7 +4,7 @@
 
 torch's wheels carry Intel's MKL, which asks who made a processor before it asks what that can do: on AMD's
 it takes kernels for AVX2, whatever there is. A library of two functions answers for it, made here with `cc`;
-a program that is started with it takes the others: `LD_PRELOAD=FILE.so narrowcast run ...`.
+a program that is started with it takes the others: `LD_PRELOAD=FILE.so narrowcast run ...`. On Linux.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,35 +32,48 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--build", type=Path, metavar="FILE.so", help="leave the library here")
     parser.add_argument("--json", type=Path, default=RESULTS / "products.json", metavar="FILE")
-    parser.add_argument(
-        "--here", action="store_true", help=argparse.SUPPRESS
-    )  # in a process with or without it
+    parser.add_argument("--inside", metavar="LIBRARY", help=argparse.SUPPRESS)  # in a process begun with it
     options = parser.parse_args()
-    if options.here:
-        print(json.dumps([speed(*shape) for shape in SHAPES]))
+    if options.inside is not None:
+        print(json.dumps(inside(options.inside)))
         return
+    if sys.platform != "linux" or not torch.backends.mkl.is_available():
+        parser.error("it is for Linux, and for a torch with MKL")
+    if not shutil.which("cc"):
+        parser.error("it needs a C compiler, cc")
     with tempfile.TemporaryDirectory() as folder:
         library = (options.build or Path(folder, "answers.so")).resolve()
-        subprocess.run(
-            ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=ANSWERS, text=True, check=True
-        )
-        machine, plain, told = describe(), measured({}), measured({"LD_PRELOAD": str(library)})
-    rows = [
-        {"shape": list(shape), "plain": a, "told": b} for shape, a, b in zip(SHAPES, plain, told, strict=True)
-    ]
-    cells = [
-        (r["shape"], f"{r['plain']:.0f}", f"{r['told']:.0f}", f"{r['told'] / r['plain']:.2f}") for r in rows
-    ]
+        if not library.parent.is_dir() or re.search(r"[\s:]", str(library)):
+            parser.error(f"{library} must be in a folder that is there, and have no blank and no colon")
+        build(library)
+        machine, plain, told = describe(), measured(""), measured(str(library))
+    found = list(zip(SHAPES, plain, told, strict=True))
+    cells = [(shape, f"{a:.0f}", f"{b:.0f}", f"{b / a:.2f}") for shape, a, b in found]
     table(["m, k, n", "Gflop/s", "told", "times"], cells)
+    rows = [{"shape": list(shape), "plain": a, "told": b} for shape, a, b in found]
     write(options.json, machine, False, {"products": rows})
 
 
-def measured(environment: dict[str, str]) -> list[float]:
-    """Gflop/s of each shape, in a process of its own."""
-    asked = [sys.executable, __file__, "--here"]
-    said = subprocess.run(asked, env={**os.environ, **environment}, stdout=subprocess.PIPE, check=True).stdout
-    speeds: list[float] = json.loads(said)
+def build(library: Path) -> None:
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=ANSWERS, text=True, check=True
+    )
+
+
+def measured(library: str) -> list[float]:
+    """Gflop/s of each shape, in a process of its own; a library joins those that the user has."""
+    loaded = " ".join(filter(None, (library, os.environ.get("LD_PRELOAD"))))
+    asked = [sys.executable, __file__, "--inside", library]
+    said = subprocess.run(asked, env={**os.environ, "LD_PRELOAD": loaded}, stdout=subprocess.PIPE, check=True)
+    speeds: list[float] = json.loads(said.stdout)
     return speeds
+
+
+def inside(library: str) -> list[float]:
+    """The same here, if the library is: one that cannot be loaded is no error to the system."""
+    if library and library not in Path("/proc/self/maps").read_text():
+        sys.exit(f"{library} was not loaded")
+    return [speed(*shape) for shape in SHAPES]
 
 
 def speed(m: int, k: int, n: int) -> float:

@@ -206,6 +206,9 @@ def test_a_picture_bends_what_lies_far_below_and_nothing_that_its_bars_reach(sig
     bent = sign * (0.9 - plot.REACH * 0.04)
     assert plot.limit([*good, narrow, line(0.2)], sign > 0) == pytest.approx(bent)
     assert plot.limit([*good, wide, line(0.2)], sign > 0) == pytest.approx(sign * 0.74)
+    let_in = line(0.71, 0.81)  # below the border, and above where the wide bar ends: 0.76 with a bar of 0.05
+    most = [line(0.89), *good, wide, let_in, line(0.2)]
+    assert plot.limit(most, sign > 0) == pytest.approx(sign * 0.71)
     assert plot.limit([*good, line(0.8)], sign > 0) == pytest.approx(sign * 0.8)  # it fits almost
 
 

@@ -34,6 +34,10 @@ def test_a_file_or_a_line_that_no_run_writes_is_refused_without_being_held(tmp_p
         file.truncate(records.LARGEST + 1)  # a hole: nothing is written, and nothing may be read
     with pytest.raises(ValueError, match="is damaged: it is no plain file of at most"):
         records.read(path)
-    path.write_bytes(line(0) + b" " * 2 * records.LONGEST + b"\n")
-    with pytest.raises(ValueError, match="line 2 is not a round record"):
+    path.write_bytes(line(0) + line(1)[:-1] + b" " * records.LONGEST + b"\n" + line(2))
+    with pytest.raises(ValueError, match=r"line 2 is not a round record: it has \d+ bytes and more"):
         records.read(path)
+    assert [record.round for record in records.read(path, before=1)] == [0]
+    whole = line(1)[:-1].ljust(records.LONGEST - 1) + b"\n"
+    path.write_bytes(line(0) + whole + line(2))
+    assert [record.round for record in records.read(path)] == [0, 1, 2]

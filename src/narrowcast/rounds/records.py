@@ -15,7 +15,7 @@ from msgspec import Meta
 from narrowcast import files
 
 Natural = Annotated[int, Meta(ge=0, le=1 << 48)]  # in a file, which may be a stranger's
-LARGEST, LONGEST = 1 << 30, 1 << 20  # bytes of such a file, two million rounds and more, and of a line
+LARGEST, LONGEST = 1 << 30, 1 << 24  # bytes of such a file, two million rounds and more, and of a line
 
 
 class RoundRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -101,8 +101,13 @@ def read(path: Path, before: int | None = None) -> list[RoundRecord]:
     records: list[RoundRecord] = []
     with path.open("rb") as file:
         for i, line in enumerate(iter(partial(file.readline, LONGEST), b""), 1):
-            cut = not line.endswith(b"\n")
-            if len(records) == before or (cut and len(line) < LONGEST):  # what lies beyond is dropped
+            if len(records) == before:  # what lies beyond is dropped, whatever it is
+                break
+            if not line.endswith(b"\n"):
+                if len(line) == LONGEST:
+                    raise ValueError(
+                        f"{path}, line {i} is not a round record: it has {LONGEST} bytes and more"
+                    )
                 break
             try:
                 record = _decoder.decode(line)

@@ -92,8 +92,14 @@ def limit(rows: list[Line], higher_is_better: bool) -> float:
     best, worst = max(values), min(values)
     border = best - max(REACH * (best - statistics.median(values)), 1e-9)
     near = best - worst <= NEAR * (best - border)  # it fits almost: no need to bend it
-    bars = [value - row.error for value, row in zip(values, rows, strict=True) if value >= border]
-    return sign * (worst if near else min(border, *bars))
+    while not near and (lower := min([border, *_feet(rows, values, border)])) < border:
+        border = lower  # and lets in others, whose bars may go lower still
+    return sign * (worst if near else border)
+
+
+def _feet(rows: list[Line], values: list[float], border: float) -> list[float]:
+    """How low the bars go of those that lie above the border."""
+    return [value - row.error for value, row in zip(values, rows, strict=True) if value >= border]
 
 
 def _label(row: Line, height: float) -> str:
