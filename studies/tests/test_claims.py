@@ -6,7 +6,7 @@ import pytest
 
 from narrowcast.errors import ConfigError
 from narrowcast.runs.summary import Compression
-from narrowcast_studies.reproduce import claims
+from narrowcast_studies.reproduce import claims, sections
 from narrowcast_studies.reproduce.claims import Claim, Judged, judge
 from narrowcast_studies.reproduce.table import Line
 
@@ -37,6 +37,21 @@ BEST, GOOD, LIKE, POOR = (
     row("like", [0.80, 0.815, 0.81]),
     row("poor", [0.71, 0.70, 0.72]),
 )
+
+
+def test_reasons_of_several_scales_are_told_apart_and_those_of_one_are_not() -> None:
+    claim = Claim("so", "ahead", [("good", "poor"), ("best", "poor")], {"small": "Short.", "medium": "Long."})
+    small = {line.name: line for line in (BEST, GOOD, POOR)}
+    assert judge(claim, {"small": small}, True).why == "Short."
+    assert judge(claim, {"medium": small, "small": small}, True).why == "Long."
+    both = judge(claim, {"medium": {"good": GOOD, "poor": POOR}, "small": small}, True)
+    assert [pair.scale for pair in both.pairs] == ["medium", "small"]
+    assert both.why == "At scale small: Short. At scale medium: Long."
+
+
+def test_what_is_said_of_several_published_rows_is_said_once() -> None:
+    rows = [claims.Published(name, "topk", 1.0, note=note) for name, note in zip("abc", "xyx", strict=True)]
+    assert sections.notes(rows) == ["Of a, c: x.", "Of b: y."]
 
 
 def test_a_clear_win_a_tie_and_a_loss() -> None:

@@ -113,9 +113,13 @@ class Judged:
 
     @property
     def why(self) -> str:
-        """The reasons for what was judged: of the scales that its pairs were judged at."""
-        scales = {"", *(pair.scale for pair in self.pairs)}
-        return " ".join(text for scale, text in self.claim.reasons.items() if scale in scales)
+        """The reasons, of the scales that its pairs were judged at; each is named where there are several."""
+        scales = {pair.scale for pair in self.pairs} - {""}
+        reasons = [(scale, text) for scale, text in self.claim.reasons.items() if scale in {"", *scales}]
+        several = len(scales) > 1
+        return " ".join(
+            f"At scale {scale}: {text.strip()}" if scale and several else text for scale, text in reasons
+        )
 
     @property
     def share(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from narrowcast.tables import markdown_table, times
@@ -152,9 +153,17 @@ def _beside(published: list[Published], found: list[Scale]) -> list[str]:
         head.insert(1, "scale")
         for name, row in zip(names, rows, strict=True):
             row.insert(1, ours[name][0] if name in ours else "-")
-    notes = [f"{row.name}: {row.note}" for row in published if row.note]
-    said = "Compression is up/down/total, the paper's as printed. " + " ".join(notes)
+    said = "Compression is up/down/total, the paper's as printed. " + " ".join(notes(published))
     return [markdown_table(head, rows, left=1 + several), filled(said)]
+
+
+def notes(published: Sequence[Published]) -> list[str]:
+    """What is to be said of the paper's rows, once for those of which the same is."""
+    rows: dict[str, list[str]] = {}
+    for row in published:
+        if row.note:
+            rows.setdefault(row.note, []).append(row.name)
+    return [f"Of {', '.join(names)}: {note}." for note, names in rows.items()]
 
 
 def _ours(line: Line | None) -> list[str]:
