@@ -80,7 +80,7 @@ def test_figures_of_the_paper_s_protocols_are_those_of_the_committed_results() -
     cifar, sst2 = section.split("Fine-tuning")[0], section.split("In runs that read")[1].split("\n\n")[0]
     for text, name, rows in (
         (cifar, "cifar10", ("uncompressed", "uncompressed, a quarter as long", "static d=16000")),
-        (cifar, "cifar10", ("time-varying d=16000", "time-varying d=2000")),
+        (cifar, "cifar10", ("time-varying d=16000", "time-varying d=2000", "static d=2000")),
         (sst2, "sst2", ("uncompressed", "time-varying d=12800", "time-varying d=1600", "static d=1600")),
     ):
         found = means(f"{name}/medium")
@@ -88,7 +88,7 @@ def test_figures_of_the_paper_s_protocols_are_those_of_the_committed_results() -
             assert f"{found[row]:.3f}" in text, row
     results = committed.read(EXPERIMENTS / "results/cifar10/medium")
     assert results
-    for row in ("time-varying d=16000", "time-varying d=2000"):
+    for row in ("time-varying d=16000", "time-varying d=2000", "static d=16000", "static d=2000"):
         ratio = results.lines[row].ratio
         assert ratio
         assert f"{ratio.total:.0f} times fewer" in cifar
