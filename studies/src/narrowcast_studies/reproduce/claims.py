@@ -117,9 +117,7 @@ class Judged:
         scales = {pair.scale for pair in self.pairs} - {""}
         reasons = [(scale, text) for scale, text in self.claim.reasons.items() if scale in {"", *scales}]
         several = len(scales) > 1
-        return " ".join(
-            f"At scale {scale}: {text.strip()}" if scale and several else text for scale, text in reasons
-        )
+        return " ".join(f"At scale {scale}: {text}" if scale and several else text for scale, text in reasons)
 
     @property
     def share(self) -> str:
