@@ -41,7 +41,7 @@ def main() -> None:
     def gradient(
         count: int = SEQUENCES, at_once: int = 512, all_scored: bool = False, padded: bool = False, **how: Any
     ) -> Callable[[], object]:
-        module, _ = language_model(TaskOptions(0, model=options.model, **how), "smollm2")
+        module = language_model(TaskOptions(0, model=options.model, **how), "smollm2").module
         task = LanguageModel(
             module,
             train=(ids if not padded else _longest(ids), lengths - 1 if all_scored else scored),
