@@ -45,10 +45,11 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = self.attention(self.norm1(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        y = scaled_dot_product_attention(*heads, is_causal=True)
+        query, key, value = self.attention(self.norm1(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        y = scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.mix(y.transpose(1, 2).flatten(2))
-        return x + self.down(gelu(self.up(self.norm2(x)), approximate="tanh"))
+        changed: Tensor = self.down(gelu(self.up(self.norm2(x)), approximate="tanh"))
+        return x + changed
 
 
 class GPT2(nn.Module):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -23,7 +24,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "kernels.json")
     options = parser.parse_args()
     top, sizes = (22, [kernels.RESNET9]) if options.quick else (27, [kernels.RESNET9, kernels.GPT2])
-    result = {
+    result: dict[str, Any] = {
         "machine": kernels.machine(),
         "subspaces": list(kernels.subspaces([(D, 16_384) for D in sizes])),
         "fwht": list(kernels.transforms(list(range(12, top + 1, 3 if options.quick else 1)))),

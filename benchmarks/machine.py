@@ -7,7 +7,7 @@ import functools
 import json
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,7 +69,7 @@ class Stopwatch:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
-        self.seconds: Counter[str] = Counter()
+        self.seconds = defaultdict[str, float](float)
         self.digests: list[bytes] = []
         self._inner = [0.0]
 
@@ -115,5 +115,5 @@ class Stopwatch:
     def take(self) -> tuple[dict[str, float], list[bytes]]:
         """(seconds by part, digests computed) since the last call."""
         taken = dict(self.seconds), self.digests
-        self.seconds, self.digests = Counter(), []
+        self.seconds, self.digests = defaultdict(float), []
         return taken

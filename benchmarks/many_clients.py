@@ -24,7 +24,7 @@ from machine import arguments, clock, describe, table, write
 from narrowcast import Plan, Simulation, TorchTask, method
 from narrowcast.rounds import records
 from narrowcast.tasks.init import initialise
-from narrowcast.tasks.partition import iid
+from narrowcast.tasks.partition import Partition, iid
 
 SIZES = (10_000, 100_000, 1_000_000)
 COHORT, FEATURES, CLASSES, DIM = 100, 16, 10, 64
@@ -43,8 +43,10 @@ def data(examples: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.randint(CLASSES, (examples,), generator=generator)
 
 
-def build(train: tuple[torch.Tensor, torch.Tensor], clients: int) -> tuple[TorchTask, dict[str, float]]:
-    """The task, and the CPU seconds of its partition and of its checks."""
+def build(
+    train: tuple[torch.Tensor, torch.Tensor], clients: int
+) -> tuple[TorchTask, Partition, dict[str, float]]:
+    """The task, its partition, and the CPU seconds of its partition and of its checks."""
     model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 32), torch.nn.ReLU(), torch.nn.Linear(32, CLASSES))
     initialise(model, key=1)
     started = time.process_time()
@@ -57,7 +59,7 @@ def build(train: tuple[torch.Tensor, torch.Tensor], clients: int) -> tuple[Torch
         clients=cut,
         prepare=lambda x: x.float() / 255 - 0.5,
     )
-    return task, {"partition": partitioned - started, "task": time.process_time() - partitioned}
+    return task, cut, {"partition": partitioned - started, "task": time.process_time() - partitioned}
 
 
 def simulation(task: TorchTask, case: str, rounds: int) -> Simulation:
@@ -75,7 +77,7 @@ def resident() -> int:
 
 def footprint(clients: int, rounds: int) -> dict[str, Any]:
     """In a fresh process: resident growth a client, its peak, and the CPU seconds of start-up."""
-    warm, _ = build(data(1000), 1000)  # compiles the kernels and starts torch's threads
+    warm, *_ = build(data(1000), 1000)  # compiles the kernels and starts torch's threads
     for case in CASES:
         for _ in simulation(warm, case, 3):
             pass
@@ -83,7 +85,7 @@ def footprint(clients: int, rounds: int) -> dict[str, Any]:
     gc.collect()
     records.reset_peak_memory()
     before = resident()
-    task, seconds = build(train, clients)
+    task, cut, seconds = build(train, clients)
     started = time.process_time()
     run = simulation(task, "time-varying, epoch", rounds + 1)
     seconds["simulation"] = time.process_time() - started
@@ -95,8 +97,7 @@ def footprint(clients: int, rounds: int) -> dict[str, Any]:
         "clients": clients,
         "bytes_a_client": (resident() - before) / clients,
         "peak_bytes_a_client": (peak - before) / clients,
-        "arrays_bytes_a_client": (run.have.nbytes + task.clients.order.nbytes + task.clients.offsets.nbytes)
-        / clients,
+        "arrays_bytes_a_client": (run.have.nbytes + cut.order.nbytes + cut.offsets.nbytes) / clients,
         "data_bytes_a_client": FEATURES + 8,
         "start_up_cpu_seconds": seconds,
     }

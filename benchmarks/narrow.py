@@ -25,7 +25,7 @@ from narrowcast.tasks import by_class
 from narrowcast.tasks.nets import mlp
 
 BITS = {"up_bits": 1.0, "down_bits": 2.0}
-GUARANTEES = {
+GUARANTEES: dict[str, dict[str, Any]] = {
     **{name: {"aggregate": AGGREGATES[name]()} for name in AGGREGATES},
     "noise 1": {"aggregate": PrivateMean(Fixed(1.0), noise=1.0)},
     "noise 1, coins": {"aggregate": PrivateMean(Fixed(1.0), noise=1.0), "sampling": "poisson"},

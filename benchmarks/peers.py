@@ -164,7 +164,8 @@ class NextByte(nn.Module):
         initialise(self.net, KEY)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.net(input_ids=ids, use_cache=False).logits.transpose(1, 2)
+        logits: Tensor = self.net(input_ids=ids, use_cache=False).logits
+        return logits.transpose(1, 2)
 
 
 def network(case: Case) -> nn.Module:
@@ -341,7 +342,7 @@ def narrowcast_rows(case: Case, task: Any, emit: Callable[[dict[str, Any]], None
             laps.start()
             record = sim.step()
             moved = record.up
-            if laps.stop(lambda sim=sim: sim.theta):
+            if laps.stop(functools.partial(getattr, sim, "theta")):
                 break
         title = name + (" d=1024" if name == "static" else "") + (", per client" if per_client else "")
         emit(laps.result("narrowcast", title, bytes_up_a_round=moved))

@@ -265,7 +265,7 @@ def fill(path: Path, tables: Iterable[Callable[[], str]]) -> None:
         pattern = re.compile(f"<!-- {name} -->.*?<!-- /{name} -->", re.S)
         assert pattern.search(page), f"{path.name} has no place for {name}"
         filled = f"<!-- {name} -->\n{make()}\n<!-- /{name} -->"
-        page = pattern.sub(lambda _, filled=filled: filled, page)
+        page = filled.join(pattern.split(page))
     path.write_text(page)
 
 

@@ -90,7 +90,8 @@ def channels_last(now: Callable[[], float], width: int, images: int, repeats: in
     """Least seconds of a forward and backward pass by layout, the layouts taking turns."""
     x = cifar10.normalise(torch.randint(256, (images, 3, 32, 32), dtype=torch.uint8)).contiguous()
     y = torch.arange(images) % 10
-    plain, last = resnet9(1, width), resnet9(1, width).to(memory_format=torch.channels_last)
+    plain, last = resnet9(1, width), resnet9(1, width)
+    last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
     inputs = x.contiguous(memory_format=torch.channels_last)
     ways: dict[str, tuple[nn.Module, Tensor]] = {
         "contiguous": (plain, x),
@@ -126,7 +127,8 @@ def main() -> None:
         watch.watch(kind, "step", "step")
     watch.watch(task, "gradient", "gradient")
     rounds = 1 if options.quick else 2
-    results, bare = {}, []
+    results: dict[str, dict[str, float]] = {}
+    bare: list[float] = []
     for label in METHODS:
         bare.append(bare_gradient(task, now))
         results[label] = measure(task, label, watch, rounds)
@@ -162,8 +164,13 @@ def main() -> None:
         "rounds": rounds,
         "parameters": task.layout.size,
     }
-    results = {"setting": setting, "bare_gradient": bare, "methods": results, "channels_last": layouts}
-    write(options.json, machine, options.quick, results)
+    written: dict[str, Any] = {
+        "setting": setting,
+        "bare_gradient": bare,
+        "methods": results,
+        "channels_last": layouts,
+    }
+    write(options.json, machine, options.quick, written)
 
 
 if __name__ == "__main__":

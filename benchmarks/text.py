@@ -55,9 +55,9 @@ def main() -> None:
         return lambda: task.gradient(task.buffer(), batch)
 
     draw = np.random.default_rng(0)
-    lengths = np.clip(draw.normal(85, 20, SEQUENCES), 40, 128).astype(int)
-    scored = np.clip(draw.normal(13, 5, SEQUENCES), 3, 30).astype(int)
-    ids = [draw.integers(3, 250, n).tolist() for n in lengths]
+    lengths = torch.from_numpy(np.clip(draw.normal(85, 20, SEQUENCES), 40, 128).astype(int))
+    scored = torch.from_numpy(np.clip(draw.normal(13, 5, SEQUENCES), 3, 30).astype(int))
+    ids = [draw.integers(3, 250, int(n)).tolist() for n in lengths]
     ways: dict[str, dict[str, Any]] = {
         "as the tasks do": {},
         "a sequence at a time": {"at_once": 1},
@@ -69,13 +69,12 @@ def main() -> None:
         "one sequence": {"count": 1},
         "one sequence in bf16": {"count": 1, "precision": "bf16"},
     }
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, how in ways.items():
         call = gradient(**how)
         seconds = min(_timed(call, now) for _ in range(1 if options.quick else 2))
-        rows.append(
-            {"how": name, "seconds": seconds, "tokens_a_second": lengths[: how.get("count")].sum() / seconds}
-        )
+        tokens = int(lengths[: how.get("count")].sum())
+        rows.append({"how": name, "seconds": seconds, "tokens_a_second": tokens / seconds})
         print(f"{name}: {seconds:.2f} {unit}", flush=True)
         del call
     base = rows[0]["seconds"]

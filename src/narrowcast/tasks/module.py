@@ -181,7 +181,7 @@ class ModuleTask(Task):
                             "the loss depends on no parameter that is trained: does the module use them, and "
                             "is nothing detached on the way?"
                         )
-                    part.backward()  # type: ignore[no-untyped-call]
+                    part.backward()
                     total += float(part.detach())
         return total, self.flat.grad
 

@@ -148,7 +148,7 @@ if hasattr(os, "register_at_fork"):
 def _generators(device: torch.device | None) -> list[torch.Generator]:
     """The one of a device that draws by itself."""
     if device is not None and device.type == "cuda":
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
         return [torch.cuda.default_generators[device.index or 0]]
     if device is not None and device.type == "mps":
         return [torch.mps._get_default_mps_generator()]

@@ -87,7 +87,7 @@ def dlg(net: Net, view: View, y: Tensor, effort: Effort, key: Key) -> Found:
         return loss.detach()
 
     with contextlib.suppress(_Ended):
-        search.step(distance)  # type: ignore[no-untyped-call]
+        search.step(distance)
     return Found(within(best.x), best.loss)
 
 
