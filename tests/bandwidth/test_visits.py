@@ -29,7 +29,8 @@ def every_way(epochs: int, p: float, R: int, N: int) -> list[float]:
 
 @pytest.mark.parametrize("p", [0.2, 0.7, 1.0])
 @pytest.mark.parametrize(
-    ("epochs", "R", "N"), [(3, 4, 1), (4, 3, 2), (4, 3, 3), (5, 2, 3), (5, 2, 4), (3, 4, 100), (1, 3, 2), (3, 7, 2)]
+    ("epochs", "R", "N"),
+    [(3, 4, 1), (4, 3, 2), (4, 3, 3), (5, 2, 3), (5, 2, 4), (3, 4, 100), (1, 3, 2), (3, 7, 2)],
 )
 def test_lags_are_the_mean_over_all_ways_to_come(epochs, R, N, p):
     assert lags(epochs, p, R, N) == pytest.approx(every_way(epochs, p, R, N), rel=1e-12, abs=1e-15)

@@ -98,7 +98,9 @@ def plan(
     rounds = -(-clients // cohort)
     every = rounds if refresh == "epoch" else _rounds(refresh)
     visits, changes = lags(epochs, participation, rounds, every), stages(epochs, rounds, every)
-    bits = {name: value for name, value in (("up_bits", up_bits), ("down_bits", down_bits)) if value is not None}
+    bits = {
+        name: value for name, value in (("up_bits", up_bits), ("down_bits", down_bits)) if value is not None
+    }
     asked = {"dim": dim, "subspaces": subspaces, "uplink": uplink, "downlink": downlink, **bits}
     rows: list[PlanRow] = []
     for name in names:

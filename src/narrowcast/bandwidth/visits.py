@@ -31,11 +31,11 @@ def lags(epochs: int, participation: float, rounds: int = 1, refresh: int | None
 def _lags(E: int, p: float, R: int, N: int) -> tuple[float, ...]:
     found = np.zeros(stages(E, R, N))
     if p > 1:
-        apart, finished = p * E - 1, len(found) - 1
-        each = min(finished, math.floor(finished / apart))
-        further = finished - each * apart  # visits that lack one more than the others
+        between, finished = p * E - 1, len(found) - 1
+        each = min(finished, math.floor(finished / between))
+        further = finished - each * between  # visits that lack one more than the others
         found[0] += 1
-        found[each] += apart - further
+        found[each] += between - further
         if further > 0:
             found[min(finished, each + 1)] += further
         return tuple(found.tolist())
@@ -49,7 +49,9 @@ def _lags(E: int, p: float, R: int, N: int) -> tuple[float, ...]:
             weight = pairs * p * p * (1 - p) ** (gap - 1)
             (before, share), (now, also) = _shares(first, R, N), _shares(first + gap, R, N)
             apart = _convolved(share[::-1], also)
-            least = now - (before + len(share) - 1)  # from the last stage of the one to the first of the other
+            least = now - (
+                before + len(share) - 1
+            )  # from the last stage of the one to the first of the other
             found[least : least + len(apart)] += weight * apart
     return tuple(found.tolist())
 

@@ -124,3 +124,12 @@ def _why(name: str, configs: Iterable[RunConfig]) -> str:
         return f"the task {tasks} does not use it"
     methods = ", ".join(dict.fromkeys(config.method for config in configs))
     return f"the method {methods} does not use it (see: narrowcast methods {methods.split(', ')[0]})"
+
+
+def only_here(config: RunConfig) -> None:
+    """A ConfigError for an engine other than this process: `narrowcast run` alone starts one."""
+    if config.engine != "here":
+        raise ConfigError(
+            f'engine = "{config.engine}" is for narrowcast run TASK --engine {config.engine}: here clients '
+            "are simulated in this process, so leave it out"
+        )
