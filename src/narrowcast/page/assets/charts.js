@@ -135,7 +135,7 @@ const charts = (() => {
       customdata: names.map(plain), hovertemplate: "%{customdata}<br>%{fullData.name}: %{text}<extra></extra>",
     })).filter((trace) => trace.x.some((value) => value > 0));
     const made = layout({ title, rangemode: "tozero" }, { tickvals: runs.map((_, i) => i), ticktext: names.map((name) => plain(short(name))), title: "" }, Math.max(2, traces.length));
-    made.legend.traceorder = "normal";
+    Object.assign(made.legend, { traceorder: "normal", yref: "container", y: 0, yanchor: "bottom" }); // few bars make a low plot
     const bar = Math.max(14, Math.min(34, 900 / Math.max(1, runs.length)));
     draw(id, runs.length ? traces : [], { ...made, barmode: "stack", bargap: 0.25, height: 130 + 24 * (innerWidth < 640 ? traces.length : 1) + bar * runs.length },
       `${title}, ${runs.length} runs. The table below has the numbers.`);
