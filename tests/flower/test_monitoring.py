@@ -64,6 +64,20 @@ def test_totals_add_up_and_words_are_spelt_out() -> None:
     assert found["narrowcast_rolled_back_total"] == 1
 
 
+def test_an_evaluation_replaces_the_one_before_at_its_place() -> None:
+    """A node may choose new names each time: they are not kept, and nothing old is shown as new."""
+    metrics = Metrics()
+    metrics.add(FACTS, a_record(0, metrics={"accuracy": 0.5}, node_metrics={"a": 1.0, "b": 2.0}))
+    metrics.add(FACTS, a_record(1, node_metrics={"b": 3.0, "c": 4.0}))
+    metrics.add(FACTS, a_record(2))  # not evaluated
+    shown = {k: v for k, v in parsed(metrics.text()).items() if k.startswith("narrowcast_metric")}
+    assert shown == {
+        'narrowcast_metric{name="accuracy",at="server"}': 0.5,
+        'narrowcast_metric{name="b",at="nodes"}': 3.0,
+        'narrowcast_metric{name="c",at="nodes"}': 4.0,
+    }
+
+
 def test_a_run_is_watched_and_one_that_goes_on_has_its_totals(tmp_path: Path) -> None:
     config, folder = settings("topk", rounds=3, cohort=12), tmp_path / "run"
     run, grid = whole(config)

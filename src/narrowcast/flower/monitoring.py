@@ -56,7 +56,7 @@ class Metrics:
         self.last: RoundRecord | None = None
         self.totals = dict.fromkeys(("up", "down", "evaluate", "lost", "rolled_back"), 0)
         self.dropped: dict[str, int] = {}
-        self.metrics: dict[tuple[str, str], float] = {}  # (name, where) -> value
+        self.metrics: dict[str, dict[str, float]] = {}  # where -> of the last evaluation there
         self.ended = 0.0
 
     def add(self, facts: Facts, record: RoundRecord) -> None:
@@ -69,7 +69,8 @@ class Metrics:
         for why, count in record.dropped.items():
             self.dropped[why] = self.dropped.get(why, 0) + count
         for where, found in (("server", record.metrics), ("nodes", record.node_metrics)):
-            self.metrics |= {(name, where): value for name, value in found.items()}
+            if found:  # whole: a node may choose other names each time
+                self.metrics[where] = found
 
     def text(self) -> str:
         """Prometheus' text format."""
@@ -95,8 +96,9 @@ class Metrics:
             yield "epsilon", "", last.epsilon
         if last.loss is not None:
             yield "loss", "", last.loss
-        for (name, where), value in sorted(self.metrics.items()):
-            yield "metric", _labels(name=name, at=where), value
+        for where, found in sorted(self.metrics.items()):
+            for name, value in sorted(found.items()):
+                yield "metric", _labels(name=name, at=where), value
         if last.epsilon is None:  # else none of these is told, and nothing is not zero
             for way in ("up", "down", "evaluate"):
                 yield f"{way}_bytes_total", "", totals[way]
