@@ -42,7 +42,7 @@ from narrowcast.rounds.task import Task
 from narrowcast.rounds.training import Training, claim
 from narrowcast.wire import messages as wire
 
-FAILURES = 3  # roll-backs in a row that end a run
+FAILURES = 3  # roll-backs in a row: the next would be one too many, and ends the run
 
 
 @dataclass
