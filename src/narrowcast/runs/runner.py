@@ -128,6 +128,7 @@ def resume(
     task: Task | None = None,
     driver: Driver | None = None,
     device: str | None = None,
+    on_resume: Callable[[Facts, going_on.Past], None] | None = None,  # before on_record has those again
 ) -> Path:
     """Go on with a run that was stopped or killed, on another `device` if so; a finished one is left."""
     config = load_config(folder)
@@ -143,22 +144,21 @@ def resume(
         before = load_facts(folder)
         prepared = prepare(config, task, bytes.fromhex(before.salt))
         run = _with_driver(prepared, folder, driver, before.search)
-        if (run.facts.theta0, run.facts.clients, run.facts.rounds) != (
-            before.theta0,
-            before.clients,
-            before.rounds,
-        ):
+        facts = run.facts
+        if (facts.theta0, facts.clients, facts.rounds) != (before.theta0, before.clients, before.rounds):
             raise ConfigError(
                 f"{folder} was begun with another config.toml, other data or another model: it cannot go on"
             )
         try:
-            done = going_on.restore(run.training, run.prepared.plan.run, folder)
+            past = going_on.restore(run.training, run.prepared.plan.run, folder)
         except Diverged as error:  # seen only now: it was killed before it looked
             note_divergence(folder, error)
             raise
-        for record in done:
+        if on_resume:
+            on_resume(facts, past)
+        for record in past.records:
             if on_record:
-                on_record(run.facts, record)
+                on_record(facts, record)
         return _go(run, folder, on_record, until)
 
 
