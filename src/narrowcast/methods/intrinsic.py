@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -46,7 +45,7 @@ from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.subspaces.base import Subspace, add_family
-from narrowcast.subspaces.table import KINDS, subspace
+from narrowcast.subspaces.table import KINDS, remembered
 from narrowcast.wire import formats
 from narrowcast.wire import messages as wire
 from narrowcast.wire.codes.lattice import PLAIN_BITS
@@ -54,7 +53,6 @@ from narrowcast.wire.messages import Block, Payload, WireError
 
 MAX_SUBSPACES = 4096
 CHANGE = 2  # a kind of download: the log, whose first Sigma is a change from what the client has
-_subspace = lru_cache(maxsize=MAX_SUBSPACES)(subspace)  # they hold no numbers, only settings
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class Intrinsic(Method[IntrinsicServer]):
 
     def matrix(self, D: int, stage: int, k: int) -> Subspace:
         """A_{stage,k}: its key comes from the run's key, nothing else."""
-        return _subspace(self.subspace, D, self.dim, keyed.derive(self.key, Purpose.SUBSPACE, stage, k))
+        return remembered(self.subspace, D, self.dim, keyed.derive(self.key, Purpose.SUBSPACE, stage, k))
 
     def server(self, theta0: Tensor, layout: Layout) -> IntrinsicServer:
         if refused := self._refused(theta0.numel()):
