@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from narrowcast.numerics.process import own_settings
+
 State = dict[str, Tensor]
 
 
@@ -78,7 +80,9 @@ class Adam(Optimiser):
 
     def carry(self, state: State, move: Callable[[Tensor], Tensor]) -> State:
         moved = super().carry(state, move)
-        return {**moved, "second": torch.full_like(state["second"], float(state["second"].mean()))}
+        with own_settings(threads=1):  # long sums round otherwise with other threads
+            mean = float(state["second"].mean())
+        return {**moved, "second": torch.full_like(state["second"], mean)}
 
 
 OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}
