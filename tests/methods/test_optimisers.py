@@ -82,6 +82,21 @@ def test_what_is_carried_does_not_depend_on_torchs_threads():
         assert torch.equal(*carried), seed
 
 
+@pytest.mark.parametrize(
+    ("kind", "bad"),
+    [
+        (Momentum, {"beta": -3.0}), (Momentum, {"beta": 1.0}), (Momentum, {"beta": float("nan")}),
+        (Adam, {"beta": 1.0}), (Adam, {"beta2": 1.0}), (Adam, {"beta2": -0.1}), (Adam, {"epsilon": 0.0}),
+        (Adam, {"epsilon": float("nan")}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_ruins_every_step_is_refused(kind, bad):
+    ((name, value),) = bad.items()
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value}$"):
+        kind(**bad)
+
+
 PAPER = [(0.0, 0.0), (5.0, 1.0), (24.0, 0.0)]
 
 

@@ -268,12 +268,24 @@ def test_impossible_cohorts_are_refused(bad):
 @pytest.mark.parametrize(
     "bad",
     [{"epochs": None}, {"epochs": 0}, {"rounds": 0}, {"epochs": math.nan}, {"lr": 0.0}, {"lr": math.nan},
-     {"lr": math.inf}, {"weighting": "size"}, {"local_steps": 0}],
+     {"lr": math.inf}, {"weighting": "size"}, {"local_steps": 0}, {"local_steps": 1.5}, {"epochs": math.inf},
+     {"rounds": 2.5}, {"rounds": "2"}, {"cohort": 5.0}, {"cohort": 0}, {"local_batch": -3},
+     {"evaluate_every": -2}, {"schedule": [(0.0, -1.0)]}, {"schedule": [(0.0, math.nan)]},
+     {"schedule": [(0.0, math.inf)]}, {"schedule": [(math.nan, 1.0)]}, {"schedule": []}],
     ids=str,
 )  # fmt: skip
 def test_impossible_plans_are_refused(bad):
-    with pytest.raises(ValueError, match=r"epochs|lr|weighting|local_steps"):
+    (name,) = bad
+    with pytest.raises(ValueError, match=rf"{name}\b"):
         replace(PLAN, **bad)
+
+
+def test_numbers_of_numpy_plan_what_those_of_python_do():
+    given = {"cohort": 4, "rounds": 7, "local_steps": 2, "local_batch": 3, "evaluate_every": 5}
+    plan = replace(PLAN, **{name: np.int32(value) for name, value in given.items()})
+    assert plan == replace(PLAN, **given)
+    assert plan.length(100) == 7
+    assert type(plan.length(100)) is int
 
 
 @pytest.mark.parametrize(
@@ -281,7 +293,7 @@ def test_impossible_plans_are_refused(bad):
     [
         ({"epochs": 1}, 25), ({"epochs": 0.01}, 1), ({"epochs": 0.9}, 23), ({"epochs": 0.28}, 7),
         ({"epochs": 1.12}, 28), ({"rounds": 7}, 7), ({"epochs": 1, "rounds": 7}, 7),
-        ({"epochs": 1, "rounds": 70}, 25),
+        ({"epochs": 1, "rounds": 70}, 25), ({"epochs": math.inf, "rounds": 3}, 3),
     ],
     ids=str,
 )  # fmt: skip
