@@ -124,12 +124,18 @@ class Intrinsic(Method[IntrinsicServer]):
         return remembered(self.subspace, D, self.dim, keyed.derive(self.key, Purpose.SUBSPACE, stage, k))
 
     def server(self, theta0: Tensor, layout: Layout) -> IntrinsicServer:
-        if refused := self._refused(theta0.numel()):
+        D = theta0.numel()
+        if refused := self._refused(D):
             raise ValueError(f"{refused}: choose a smaller --dim")
-        if self.down_bits != PLAIN_BITS and self._model_is_smaller(theta0.numel()):
+        if self.down_bits != PLAIN_BITS and self._model_is_smaller(D):
             raise ValueError(
                 f"{self.subspaces} subspaces of {self.dim} numbers with {self.down_bits:g} bits take more "
-                f"than the model of {theta0.numel()} parameters: choose a smaller --dim or --subspaces"
+                f"than the model of {D} parameters: choose a smaller --dim or --subspaces"
+            )
+        if not wire.fits(least := math.ceil(min(4 * D, self.down.size(self.subspaces * self.dim)))):
+            raise ValueError(
+                f"{self.subspaces} subspaces of {self.dim} numbers take {least} bytes down, and a block has "
+                f"at most {wire.MAX_DATA}: choose a smaller --dim or --subspaces"
             )
         zero = torch.zeros(self.subspaces, self.dim)
         trail = self.down.start(zero.numel())
@@ -177,7 +183,7 @@ class Intrinsic(Method[IntrinsicServer]):
         change = self.down.change(server.trail, known, server.stage - lag)
         if change is not None and len(change.data) < len(blocks[0].data):
             kind, blocks = CHANGE, [change, *blocks[1:]]
-        dense = wire.blocks_size([4 * server.base.numel(), len(current.data)])
+        dense = wire.whole_size(server.base.numel()) + wire.blocks_size([len(current.data)])
         if lag > len(server.log.blocks) or wire.blocks_size([len(b.data) for b in blocks]) > dense:
             kind, blocks = DENSE, [wire.block(server.base), current]
         return wire.payload(blocks, kind=kind, stage=server.stage)

@@ -7,6 +7,7 @@ those after them are larger than base: after any number of stages the log takes 
 from __future__ import annotations
 
 import bisect
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +48,9 @@ class Log:
     def followed_by(self, block: Block, version: int, D: int) -> Log:
         """The present stage of a model of D parameters ends with this Sigma; the next begins here."""
         blocks, after = (*self.blocks, block), 0
+        most = 4 * D + SLACK if wire.fits(4 * D) else math.inf  # else nobody can be sent base
         for i in reversed(range(len(blocks))):
-            if after > 4 * D + SLACK:
+            if after > most:
                 blocks = blocks[i + 1 :]
                 break
             after += len(blocks[i].data)
