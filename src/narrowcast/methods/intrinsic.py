@@ -184,7 +184,7 @@ class Intrinsic(Method[IntrinsicServer]):
         if change is not None and len(change.data) < len(blocks[0].data):
             kind, blocks = CHANGE, [change, *blocks[1:]]
         dense = wire.whole_size(server.base.numel()) + wire.blocks_size([len(current.data)])
-        if lag > len(server.log.blocks) or wire.blocks_size([len(b.data) for b in blocks]) > dense:
+        if not server.log.has(lag) or wire.blocks_size([len(b.data) for b in blocks]) > dense:
             kind, blocks = DENSE, [wire.block(server.base), current]
         return wire.payload(blocks, kind=kind, stage=server.stage)
 
