@@ -12,6 +12,7 @@ from narrowcast import choices
 from narrowcast.aggregates.base import Aggregate, Gathering
 from narrowcast.aggregates.mean import MEAN
 from narrowcast.errors import ConfigError
+from narrowcast.methods.base import Method
 from narrowcast.numerics.purposes import Key
 from narrowcast.rounds.network import Network
 from narrowcast.rounds.sampling import Cohorts
@@ -128,6 +129,15 @@ class Plan:
         per_epoch = self.cohorts(clients).rounds_per_epoch
         by_epochs = self.epochs * per_epoch - 1e-9 if self.epochs is not None else None
         return max(1, math.ceil(min(rounds for rounds in (by_epochs, self.rounds) if rounds is not None)))
+
+
+def can_sum(method: Method[Any], aggregate: Aggregate, attackers: float, deadline: float | None) -> bool:
+    """Whether a simulator may add clients' updates up and compress the sum: `per_client` is then a choice.
+
+    Who is late is known only after compressing, and a liar's update is turned by itself.
+    """
+    alike = method.linear and not method.stateful and not method.probes
+    return alike and aggregate.summed and not attackers and deadline is None
 
 
 def _whole(name: str, value: Any, least: int) -> None:
