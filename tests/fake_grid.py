@@ -80,3 +80,44 @@ class FakeGrid:
             return Message(told(node, reply.content), reply_to=message)
         except Exception as error:
             return Message(Error(code=2, reason=repr(error)), reply_to=message)
+
+
+class Clock:
+    """In place of the module `time`: it passes where somebody sleeps, and nowhere else."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 1e-3)
+
+
+class LateGrid(FakeGrid):
+    """By this clock nodes are listed once they have `come`, and answer an order once they have `trained`."""
+
+    def __init__(self, app: ClientApp, nodes: int, clock: Clock, come: float, trained: float) -> None:
+        super().__init__(app, nodes)
+        self.clock, self.come, self.trained = clock, come, trained
+        self._ready = dict[str, float]()
+
+    def get_node_ids(self) -> list[int]:
+        return super().get_node_ids() if self.clock.now >= self.come else []
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        messages = list(messages)
+        ids = super().push_messages(messages)
+        for i, message in zip(ids, messages, strict=True):
+            if message.metadata.message_type == MessageType.TRAIN:
+                self._ready[i] = self.clock.now + self.trained
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return super().pull_messages([i for i in message_ids if self._ready.get(i, 0.0) <= self.clock.now])
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        ids = self.push_messages(messages)
+        self.clock.sleep(self.trained)
+        return self.pull_messages(ids)

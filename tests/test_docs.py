@@ -12,6 +12,7 @@ import pytest
 
 import narrowcast
 from doors import Doors
+from narrowcast.aggregates import geometric
 from places import DOCS, ROOT
 
 
@@ -60,6 +61,11 @@ def test_other_examples_run(doors: Doors) -> None:
 
     for module in (contract, library):
         assert doctest.testmod(module).failed == 0
+
+
+def test_the_page_of_the_mathematics_has_the_steps_that_the_geometric_median_takes() -> None:
+    (said,) = re.findall(r"at most (\d+) steps of Weiszfeld", (DOCS / "methods.md").read_text())
+    assert int(said) == geometric.STEPS
 
 
 def test_the_walk_through_is_what_the_example_says() -> None:

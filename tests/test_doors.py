@@ -377,6 +377,17 @@ def test_names_are_checked_ours_cannot_be_replaced_and_a_registration_can(doors:
     assert "static" not in METHODS.others
 
 
+def test_a_kind_of_a_that_is_registered_again_is_the_new_one_in_methods_too(doors: Doors) -> None:
+    class Forwards(outside.Backwards):
+        pass
+
+    for kind in (outside.Backwards, Forwards, outside.Backwards):
+        nc.register("subspace", "backwards", kind)
+        method = nc.method("static", dim=8, subspace="backwards", key=3)
+        assert type(method.matrix(100, 0, 0)) is kind
+        assert method.matrix(100, 0, 0) is method.matrix(100, 0, 0)
+
+
 def test_two_packages_that_declare_one_name_are_both_named(doors: Doors) -> None:
     doors.install("methods", clipped=METHOD)
     doors.install("methods", clipped="elsewhere:Clipped")

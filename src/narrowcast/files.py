@@ -79,12 +79,18 @@ def refuse_large(path: Path, most: int) -> None:
         raise ValueError(f"it is no plain file of at most {most} bytes")
 
 
-def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Replace a file: whoever reads it, even after a crash, finds the old bytes or the new ones."""
-    with replacing(path) as temporary, temporary.open("wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
+def write_atomically(path: Path, data: bytes | memoryview, modified: int | None = None) -> None:
+    """Replace a file: whoever reads it, even after a crash, finds the old bytes or the new ones.
+
+    It was `modified` then, in nanoseconds of Unix time, where what it says is no newer.
+    """
+    with replacing(path) as temporary:
+        with temporary.open("wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        if modified is not None:
+            os.utime(temporary, ns=(modified, modified))
 
 
 @contextlib.contextmanager

@@ -48,6 +48,12 @@ def digits(value: float) -> str:
     return f"{value:.0f}" if "e+" in text else text
 
 
+def exact(value: float) -> str:
+    """1.0 -> "1", 0.1 -> "0.1", 0.123456789 -> itself: six digits where they are all, else all of them."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
+
+
 def _check(value: float) -> None:
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"expected a number that is finite and not negative, got {value}")

@@ -341,3 +341,14 @@ def test_stacked_views_share_a_gradient(net, photos):
     assert isinstance(view, View)
     assert torch.equal(view.predict(counted, photos.x[:1], photos.y[:1]), view.target)
     assert len(calls) == 1
+
+
+def test_other_pictures_have_another_name(monkeypatch):
+    """By which cases are kept: those of a small copy must not be taken for those of all test pictures."""
+    made = (torch.zeros(200, 3, 32, 32, dtype=torch.uint8), torch.zeros(200, dtype=torch.long))
+    monkeypatch.setattr(images.cifar10, "load", lambda folder, form: (made, made))
+    names = set()
+    for form in (images.cifar10.SMALL, *images.cifar10.FULL):
+        monkeypatch.setattr(images.cifar10, "find", lambda *_, form=form: (None, form))
+        names.add(images.load("cifar10", None, 2, 1).source)
+    assert len(names) == 2

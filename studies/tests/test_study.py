@@ -18,7 +18,7 @@ from narrowcast.runs import attempts, run_folder, runner, words
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.reading import make_config, read_toml
 from narrowcast.runs.style import FAMILY, STYLE
-from narrowcast_studies import conducting, study
+from narrowcast_studies import conducting, study, worker
 from narrowcast_studies.ledger import Ledger
 from narrowcast_studies.processes import Processes, _judge
 from narrowcast_studies.reproduce import multiples, plot, table
@@ -303,3 +303,21 @@ def test_the_end_of_a_process_is_judged_by_its_code() -> None:
     ]:
         with pytest.raises(kind):
             _judge(code, said, ["narrowcast"])
+
+
+def test_a_run_in_a_process_of_its_own_has_the_options_of_others_methods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their settings are fields of a configuration made for them: RunConfig alone knows none of these."""
+    monkeypatch.syspath_prepend(EXPERIMENTS.parent.parent / "examples" / "my_method")
+    asked = {
+        "task": "quadratic",
+        "rounds": 1,
+        "width": 50,
+        "method": "my_method:Pooled",
+        "pool": 5,
+        "lr": 0.1,
+    }
+    config = make_config(asked, admit=True)
+    assert worker.work(config.model_dump_json(), tmp_path / "run") == 0
+    assert run_folder.load_settings(tmp_path / "run")["pool"] == 5

@@ -326,7 +326,7 @@ def test_the_demo_tells_the_truth_in_short(tmp_path: Path) -> None:
     comparison = compare.load(demo, {"epochs": 6, "evaluate_every": 0})
     for name, config in comparison.configs.items():  # a shorter schedule rises faster: half the rate
         comparison.configs[name] = config.model_copy(update={"lr": config.lr / 2})
-    folders = compare.run_all(comparison, tmp_path)
+    folders, _ = compare.run_all(comparison, tmp_path)
     runs = {r.facts.method: r for r in map(summary.summarise, folders)}
     assert len(runs) == 7
     assert all(r.metric is not None and r.metric > 0.7 for r in runs.values())

@@ -1,25 +1,35 @@
 """What an operator watches: Prometheus text that parses, JSON lines, files that do not grow for ever."""
 
+import itertools
 import json
 import logging
+import os
 import re
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
+from flwr.app import Message
+
+from fake_grid import FakeGrid
 from federations import impatient, settings, whole  # noqa: F401
+from narrowcast import files
 from narrowcast.errors import ConfigError
-from narrowcast.flower import monitoring
+from narrowcast.flower import client_app, monitoring
 from narrowcast.flower.fleet import log
 from narrowcast.flower.monitoring import Metrics, watching
 from narrowcast.flower.server import begin_or_resume, driver
 from narrowcast.flower.settings import FleetSettings, fleet_settings
 from narrowcast.rounds import records
 from narrowcast.rounds.records import RoundRecord
+from narrowcast.runs import checkpoints
 from narrowcast.runs.run_folder import Facts
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -64,6 +74,20 @@ def test_totals_add_up_and_words_are_spelt_out() -> None:
     assert found["narrowcast_rolled_back_total"] == 1
 
 
+def test_an_evaluation_replaces_the_one_before_at_its_place() -> None:
+    """A node may choose new names each time: they are not kept, and nothing old is shown as new."""
+    metrics = Metrics()
+    metrics.add(FACTS, a_record(0, metrics={"accuracy": 0.5}, node_metrics={"a": 1.0, "b": 2.0}))
+    metrics.add(FACTS, a_record(1, node_metrics={"b": 3.0, "c": 4.0}))
+    metrics.add(FACTS, a_record(2))  # not evaluated
+    shown = {k: v for k, v in parsed(metrics.text()).items() if k.startswith("narrowcast_metric")}
+    assert shown == {
+        'narrowcast_metric{name="accuracy",at="server"}': 0.5,
+        'narrowcast_metric{name="b",at="nodes"}': 3.0,
+        'narrowcast_metric{name="c",at="nodes"}': 4.0,
+    }
+
+
 def test_a_run_is_watched_and_one_that_goes_on_has_its_totals(tmp_path: Path) -> None:
     config, folder = settings("topk", rounds=3, cohort=12), tmp_path / "run"
     run, grid = whole(config)
@@ -81,6 +105,89 @@ def test_a_run_is_watched_and_one_that_goes_on_has_its_totals(tmp_path: Path) ->
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line["time"]) for line in lines)
     assert not [h for h in logging.getLogger("flwr").handlers if "run.jsonl" in str(h)]
     assert run.rounds == 3
+
+
+class Killed(BaseException):
+    """What no handler of ours catches."""
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    """The rounds of a JSON log, and the lines in words of the same."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in lines if re.match(r"round \d+( of|$)", line["message"])]
+
+
+def test_a_server_that_goes_on_tells_no_round_again_and_keeps_the_time_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before any round ends, twice: `metrics.prom` says when the last one did, long ago."""
+    monkeypatch.setattr(checkpoints, "COSTS", 0.0)  # written after every round: that of the one before
+    config, folder, log_file = settings("static", rounds=6, cohort=12), tmp_path / "run", tmp_path / "log"
+    grid, written = FakeGrid(client_app(config=config), 12), list[dict[str, float]]()
+    how = FleetSettings(folder=str(folder), json_log=str(log_file), wait=600.0)
+    replace = files.write_atomically
+
+    def noting(path: Path, data: bytes, *more: object) -> None:
+        replace(path, data, *more)
+        if path.name == monitoring.FILE:
+            written.append(parsed(path.read_text()))
+
+    def killed_in(number: int) -> Callable[[int, Message], Message]:
+        def fault(node: int, message: Message) -> Message:
+            if message.metadata.group_id == str(number):
+                raise Killed
+            return message
+
+        return fault
+
+    monkeypatch.setattr(files, "write_atomically", noting)
+    grid.fault = killed_in(4)
+    with pytest.raises(Killed):
+        begin_or_resume(config, how, driver(grid, how), None)
+    assert [line["round"] for line in events(log_file) if "round" in line] == [1, 2, 3]
+    done, ago = records.read(folder / "records.jsonl")[:2], time.time() - 7200  # the third is lost
+    os.utime(folder / "records.jsonl", (ago, ago))
+    told, grid.fault = events(log_file), killed_in(3)
+    for _ in range(2):
+        written.clear()
+        with pytest.raises(Killed):
+            begin_or_resume(config, how, driver(grid, how), None)
+        (found,) = written
+        assert found["narrowcast_rounds_done"] == 2
+        assert found["narrowcast_up_bytes_total"] == sum(record.up for record in done)
+        assert found["narrowcast_last_round_timestamp_seconds"] == pytest.approx(ago)
+        assert events(log_file) == told
+
+    grid.fault = lambda node, message: message
+    written.clear()
+    begin_or_resume(config, how, driver(grid, how), None)
+    whole = records.read(folder / "records.jsonl")
+    assert [line["round"] for line in events(log_file) if "round" in line] == [1, 2, 3, 3, 4, 5, 6]
+    assert [found["narrowcast_rounds_done"] for found in written] == [2, 3, 4, 5, 6]
+    assert written[-1]["narrowcast_up_bytes_total"] == sum(record.up for record in whole)
+    assert written[-1]["narrowcast_last_round_timestamp_seconds"] > ago + 7000
+
+
+def test_a_private_round_that_was_released_and_not_told_is_told_when_the_server_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the two: its record is in the checkpoint alone, and no log has it."""
+    pytest.importorskip("dp_accounting", reason="needs the extra narrowcast[privacy]")
+    config = settings("static", rounds=3, cohort=12, dp_noise=2.0, dp_delta=1e-3)
+    grid, append, count = FakeGrid(client_app(config=config), 12), files.append, itertools.count()
+    how = FleetSettings(folder=str(tmp_path / "run"), json_log=str(tmp_path / "log"), wait=600.0)
+
+    def deadly(*words: Any) -> None:
+        if next(count) == 1:
+            raise Killed
+        append(*words)
+
+    monkeypatch.setattr(files, "append", deadly)
+    with pytest.raises(Killed):
+        begin_or_resume(config, how, driver(grid, how), None)
+    assert [line["round"] for line in events(tmp_path / "log") if "round" in line] == [1]
+    begin_or_resume(config, how, driver(grid, how), None)
+    assert [line["round"] for line in events(tmp_path / "log") if "round" in line] == [1, 2, 3]
 
 
 def test_a_port_answers_while_the_run_lasts(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
 from flwr.app import MessageType
 
-from fake_grid import FakeGrid
+from fake_grid import Clock, FakeGrid, LateGrid
 from federations import federation, impatient, settings, whole  # noqa: F401
 from narrowcast.errors import ConfigError
 from narrowcast.flower import FleetSettings, NarrowcastStrategy, client_app, demo
@@ -89,6 +89,28 @@ def test_who_was_in_time_is_heard_where_another_was_slow() -> None:
     run.fleet.wait(12, 60.0)
     grid.slow = 0.5
     assert run.step().clients == 12
+
+
+@pytest.mark.parametrize(
+    ("private", "trained"), [({}, 5.0), ({"dp_noise": 2.0, "dp_delta": 1e-3}, 5.0), ({}, 601.0)]
+)
+def test_waiting_for_clients_is_no_part_of_the_time_that_a_round_has(
+    private: dict[str, float], trained: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A private run spends its epsilon on the round, whoever is counted in it."""
+    clock, config = Clock(), settings(cohort=12, **private)
+    for module in ("fleet", "federation"):
+        monkeypatch.setattr(f"narrowcast.flower.{module}.time", clock)
+    grid = LateGrid(client_app(config=config), 12, clock, come=700.0, trained=trained)
+    run = federation(config, grid, FleetSettings(timeout=600.0, wait=3600.0))
+    dropped = run.step().dropped
+    counted, took = len(run._asked.uploads.counted), clock.now - 700.0
+    if trained > 600:
+        assert (counted, dropped) == (0, {"no answer": 12})
+        assert 600 <= took < 601
+    else:
+        assert (counted, dropped, len(run.fleet.members)) == (12, {}, 12)
+        assert 5 <= took < 7
 
 
 def lie(size: float, when: int, run_of):

@@ -8,12 +8,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 pytest.importorskip("flwr", reason="needs the extra narrowcast[flower]")
-from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 
-from fake_grid import FakeGrid
+from fake_grid import Clock, FakeGrid, LateGrid
 from narrowcast.errors import ConfigError
 from narrowcast.flower import FleetSettings, LoaderTask, ModelTask, NarrowcastStrategy, client_app, fleet
 from narrowcast.flower.federation import Federation
+from narrowcast.flower.messages import Answer, pack, unpack
 from narrowcast.flower.server import driver, find_rate
 from narrowcast.rounds import rates
 from narrowcast.runs.prepared import prepare
@@ -94,6 +95,27 @@ def test_a_node_that_fails_is_dropped() -> None:
     )
     strategy.start(there, num_rounds=3)
     assert [r.dropped for r in strategy.records] == [{}, {"failed": 1}, {}]
+
+
+def test_who_lacks_something_is_asked_again_however_long_the_server_has_waited_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, lacked = Clock(), set[int]()
+    for module in ("fleet", "federation", "strategy"):
+        monkeypatch.setattr(f"narrowcast.flower.{module}.time", clock)
+    there = LateGrid(grid().app, CLIENTS, clock, come=700.0, trained=5.0)
+
+    def lacks_once(node: int, records: RecordDict) -> RecordDict:
+        if node in lacked:
+            return records
+        lacked.add(node)
+        return pack(Answer(unpack(records, Answer).have, lacks="another model"))
+
+    there.lie = lacks_once
+    run = NarrowcastStrategy(make_model(), fleet=FLEET.model_copy(update={"wait": 3600.0}), **SETTINGS)
+    run.start(there, num_rounds=1, timeout=600.0)
+    assert len(lacked) == CLIENTS
+    assert (run.records[0].clients, run.records[0].dropped) == (CLIENTS, {})
 
 
 def test_a_wrong_setting_is_said_at_once() -> None:

@@ -1,15 +1,21 @@
 """After any number of stages the log takes no more than the model, and downloads are what they were."""
 
 import io
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
 
 from fitting import made
+from narrowcast.methods import METHODS
 from narrowcast.methods.base import DENSE, RoundInfo
 from narrowcast.methods.logs import Log
 from narrowcast.numerics.flat import Layout
+from narrowcast.rounds import exchange
+from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.simulator import Simulation
+from narrowcast.testing import toy_task
 from narrowcast.wire import messages as wire
 
 D, DIM = 300, 20
@@ -93,6 +99,29 @@ def test_an_impossible_version_lacks_everything() -> None:
     assert log.lacking(0, 39) == len(log.blocks) + 1
     assert log.lacking(39, 39) == 0
     assert log.lacking(38, 39) == 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_download_has_more_blocks_than_a_client_decodes(name, monkeypatch) -> None:
+    """Not of a run that began with fewer of them, nor of one that was stopped when they were too many."""
+    method = made(name, dim=4, subspaces=2, refresh=1, k=1, rank=1, directions=9, clients=12, key=3)
+
+    def run():
+        return Simulation(toy_task(), method, Plan(cohort=4, lr=0.01, rounds=12, key=1))
+
+    whole, here, stopped = run(), run(), run()
+    assert len(list(whole)) == len(list(islice(stopped, 11))) + 1 == 12
+    monkeypatch.setattr(wire, "MAX_BLOCKS", 8)
+    for again in (here, run()):
+        if again is not here:
+            again.restore(stopped.state())
+        for _ in again:
+            for have in (None, *range(again.server.version + 1)):
+                wire.decode(exchange.send_down(method, again.server, again.now(), have))
+        assert torch.equal(again.theta, whole.theta)
+        down = method.download(again.server, None)
+        model = method.newcomer(again.theta0, again.task.layout)
+        assert torch.equal(method.reconcile(model, down, again.server.version)[1], whole.theta)
 
 
 @pytest.mark.parametrize("name", ["k-subspace", "k-subspace-time-varying"])

@@ -166,6 +166,31 @@ def test_history_and_checkpoint_stay_bounded(rounds, monkeypatch):
     assert sum(p.points.numbers.nbytes for p in server.trail.history) <= 1000
 
 
+def test_a_checkpoints_history_takes_no_more_than_the_servers_and_an_older_one_is_read():
+    """Versions of one byte a number, of two and of four; once all of them had the widest's."""
+    down = downlinks.OnLattice(4.0)
+    trail, largest = down.start(100), [0, 3, -100, 3, 300, -(1 << 20), 0, -128, 127, 1 << 15]
+    for version, number in enumerate(largest[1:], 1):
+        points = np.full(100, number, np.int32)
+        points[::2] = version
+        trail = trail.followed_by(version, version // 4, Points(0.5 * version, points))
+    numbers = [p.points.numbers for p in trail.history]
+    assert {n.itemsize for n in numbers} == {1, 2, 4}
+    state = down.state(trail)
+    assert state["numbers"].nbytes <= sum(n.nbytes for n in numbers)
+    old = {name: value for name, value in state.items() if name != "widths"}
+    old["numbers"] = torch.from_numpy(np.stack(numbers))
+    assert old["numbers"].dtype == torch.int32
+    for kept in (state, old):
+        again = down.restore(kept)
+        assert again.pace == trail.pace
+        for one, other in zip(again.history, trail.history, strict=True):
+            assert (one.place, one.points.step) == (other.place, other.points.step)
+            assert one.points.numbers.dtype == other.points.numbers.dtype
+            assert np.array_equal(one.points.numbers, other.points.numbers)
+            assert one.points.numbers.flags.aligned
+
+
 def downloads(epochs, first, **options):
     """(numbers, bits) of each download to a client that comes once an epoch, at round `first` of it."""
     period, dim, K = 20, options["dim"], options.get("subspaces", 1)

@@ -65,6 +65,38 @@ def test_what_is_carried_to_new_coordinates():
     assert new["count"] == 9
 
 
+def test_what_is_carried_does_not_depend_on_torchs_threads():
+    """Sums that are long enough to be split over them, some of which would round otherwise."""
+    before = torch.get_num_threads()
+    for seed in range(8):
+        second = torch.rand(8, 16384, generator=torch.Generator().manual_seed(seed))
+        state = {"momentum": second, "second": second, "count": torch.ones(())}
+        carried = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            try:
+                carried.append(Adam().carry(state, torch.neg)["second"])
+                assert torch.get_num_threads() == threads
+            finally:
+                torch.set_num_threads(before)
+        assert torch.equal(*carried), seed
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad"),
+    [
+        (Momentum, {"beta": -3.0}), (Momentum, {"beta": 1.0}), (Momentum, {"beta": float("nan")}),
+        (Adam, {"beta": 1.0}), (Adam, {"beta2": 1.0}), (Adam, {"beta2": -0.1}), (Adam, {"epsilon": 0.0}),
+        (Adam, {"epsilon": float("nan")}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_ruins_every_step_is_refused(kind, bad):
+    ((name, value),) = bad.items()
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, got {value}$"):
+        kind(**bad)
+
+
 PAPER = [(0.0, 0.0), (5.0, 1.0), (24.0, 0.0)]
 
 

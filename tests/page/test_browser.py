@@ -102,7 +102,8 @@ def test_a_run_is_hidden_everywhere(look: Open) -> None:
     assert page("document.getElementById('count').textContent") == "3 of 4 runs shown"
     draw_all(page)
     assert legend(page, "frontier") == [HOSTILE, "uncompressed"]
-    assert traces(page, "curves") == 2
+    page.scroll_to("how")  # where it may have been drawn before, and is drawn again when it is seen
+    page.until("document.querySelectorAll('#curves .trace').length === 2")
     assert page("document.querySelectorAll('#settings thead th').length") == 1 + 3
     page("document.getElementById('filter').value = 'time-varying'")
     page("document.getElementById('filter').dispatchEvent(new Event('input'))")

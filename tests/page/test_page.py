@@ -17,6 +17,7 @@ from narrowcast.page.document import document
 from narrowcast.page.gathering import LOSS, gather
 from narrowcast.page.thinning import thinned
 from narrowcast.rounds import records
+from narrowcast.rounds.records import RoundRecord
 from page_runs import METHODS, write_run
 
 pytest.importorskip("plotly", reason="needs the extra narrowcast[page]")
@@ -167,3 +168,23 @@ def test_a_hundred_long_runs_stay_below_ten_megabytes(tmp_path: Path) -> None:
         for axis in ("round", "bytes", "y"):
             thin = run["curves"][LOSS][axis]
             assert (thin[0], thin[-1]) == (whole[axis][0], whole[axis][-1])
+
+
+def test_a_private_run_costs_what_nobody_may_know_and_not_nothing(tmp_path: Path) -> None:
+    """Its records hide bytes and seconds, which would tell who came: zeros would be drawn, and believed."""
+    folder = write_run(tmp_path / "private", done=0)
+    hidden = [private_record(i) for i in range(24)]
+    (folder / "records.jsonl").write_bytes(b"".join(map(records.to_line, hidden)))
+    (run,) = gather([folder])["runs"]
+    assert [run[name] for name in ("up", "down", "kinds", "seconds")] == [None] * 4
+    assert run["epsilon"] == 24.0
+    assert set(run["curves"]["accuracy"]) == {"round", "y"}
+    (plain,) = gather([write_run(tmp_path / "plain")])["runs"]
+    assert plain["epsilon"] is None
+    assert plain["up"] > 0
+
+
+def private_record(i: int) -> RoundRecord:
+    record = RoundRecord(i, 0, i + 1, 1.0, None, 1, 1, 1, metrics={"accuracy": 0.5}, epsilon=i + 1.0)
+    record.hide()
+    return record

@@ -191,6 +191,20 @@ def test_epsilon_finds_the_noise_before_the_run_and_the_run_keeps_within() -> No
     assert again.plan.aggregate == run.plan.aggregate, "a resumed run searches for nothing"
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("0.123456789", "0.123456789"), (1 / 3, "0.3333333333333333"), ("0.1", "0.1"), ("0.10", "0.1"),
+     ("1.0", "1"), (1, "1"), ("1e-5", "1e-05"), (1234567.0, "1234567.0"), ("adaptive", "adaptive")],
+)  # fmt: skip
+def test_the_bound_is_the_one_that_was_given_in_the_runs_folder_too(given: float | str, kept: str) -> None:
+    asked = config(dp_clip=given)
+    assert asked.dp_clip == kept
+    run = prepare(asked, toy_task())
+    assert run.config.dp_clip == kept
+    if kept != "adaptive":
+        assert run.plan.aggregate.clip.bound == float(given)
+
+
 def test_a_budget_that_is_spent_ends_the_run_with_its_last_model() -> None:
     run = prepare(config(dp_noise=2.0, dp_epsilon=4.0, rounds=30), toy_task())
     done = list(run.simulation())

@@ -43,6 +43,20 @@ def test_wide_ones_are_gaussian(s: int) -> None:
     assert ALARM < stats.chi2.cdf(share, drawn.size) < 1 - ALARM, "the variance"
 
 
+def test_all_numbers_are_nearer_than_31_s() -> None:
+    """Words that ask for 30 and for 31, where s is 1, and would keep them."""
+    heads, tails = [0, 1], [1]  # of a coin of chance 1/e
+    kept = {
+        30: [*heads * 420, 1],
+        31: [*heads * 449, 0, 2],
+    }  # (30 - 1)^2 / 2 = 420 + 1/2, (31 - 1)^2 / 2 = 450
+    more = np.random.default_rng(0).bytes
+    for far, words in kept.items():
+        asked = np.array([0, 0, *heads * far, *tails, 0, *words], np.uint64).tobytes()  # u = 0, v = far, plus
+        found = discrete_gaussian(1, (1,), lambda count, asked=asked: asked + more(count))[0]
+        assert found == 30 if far == 30 else abs(found) < 30
+
+
 def test_low_bits_tell_nothing() -> None:
     bits = discrete_gaussian(1 << 20, (100_000,)) & 7
     assert stats.chisquare(np.bincount(bits, minlength=8)).pvalue > ALARM

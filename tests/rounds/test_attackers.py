@@ -1,5 +1,6 @@
 """Simulated liars: who they are, what they send, and what it does to a run with and without a rule."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,17 @@ def test_who_lies_follows_from_the_key_alone() -> None:
 def test_a_share_is_a_share(share: float) -> None:
     with pytest.raises(ValueError, match="a share of the clients"):
         lied("noise", share)
+
+
+def test_a_share_that_makes_nobody_lie_is_refused_with_the_smallest_that_does() -> None:
+    with pytest.raises(ConfigError, match=r"--attackers 0\.04: of 12 clients .* or 0\.0417 at least"):
+        lied("scale", 0.04, 12)
+    for clients in (1, 2, 3, 7, 11, 12, 13, 99, 100, 101, 2400, 65_537, 10**6 + 3):
+        with pytest.raises(ConfigError, match=f"of {clients} clients it makes nobody lie") as refused:
+            lied("noise", 0.499 / clients, clients)
+        smallest = float(re.search("or (.*) at least", str(refused.value))[1])
+        assert len(lied("noise", smallest, clients).clients) == 1
+        assert smallest <= 0.51 / clients
 
 
 def test_an_unknown_attack_is_named() -> None:

@@ -1,5 +1,7 @@
 """What is exchanged does not depend on the user's process: autocast, products, threads, denormals."""
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -163,6 +165,68 @@ def test_the_users_settings_are_back_afterwards_and_after_an_error() -> None:
             fail()
         assert torch.is_autocast_enabled("cpu")
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+PATIENCE = 300.0  # seconds, for a machine that is busy
+
+
+def test_products_stay_whole_until_the_last_thread_has_left() -> None:
+    """The second enters while the first is inside, and goes on when that has left."""
+    second_in, first_out = threading.Event(), threading.Event()
+    found: list[bool] = []
+
+    def second() -> None:
+        with own_settings(threads=1):
+            second_in.set()
+            found.append(first_out.wait(PATIENCE))
+            found.append(process._precision() in process.WHOLE)
+
+    other = threading.Thread(target=second, daemon=True)
+    with medium():
+        before = process._precision()
+        assert before not in process.WHOLE
+        with own_settings(threads=1):
+            other.start()
+            assert second_in.wait(PATIENCE)
+        first_out.set()
+        other.join(PATIENCE)
+        assert found == [True, True]
+        assert process._precision() == before
+
+
+def test_what_the_user_sets_while_somebody_is_inside_is_back_when_all_have_left() -> None:
+    try:
+        with own_settings():
+            torch.set_float32_matmul_precision("medium")
+            theirs = process._precision()
+            with own_settings():
+                assert process._precision() in process.WHOLE
+            assert process._precision() in process.WHOLE  # the outer one goes on
+        assert process._precision() == theirs
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_has_none_of_the_threads_that_were_inside() -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with own_settings():
+            inside.set()
+            done.wait(PATIENCE)
+
+    thread = threading.Thread(target=other, daemon=True)
+    with medium():
+        before = process._precision()
+        thread.start()
+        assert inside.wait(PATIENCE)
+        if not (child := os.fork()):
+            os._exit(int(process._precision() != before))
+        done.set()
+        thread.join(PATIENCE)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_denormals_are_flushed_where_they_were_and_nowhere_else() -> None:

@@ -65,6 +65,24 @@ def test_the_rate_found_scales_with_the_loss() -> None:
     assert rate(16.0) == pytest.approx(rate(1.0) / 16, rel=0.02)
 
 
+@pytest.mark.parametrize("empty", [1, 6])
+def test_rounds_without_a_client_before_the_first_step_leave_the_rate_as_it_was(empty: int) -> None:
+    class Empty(nc.Simulation):
+        """Nobody comes in the first rounds."""
+
+        def collect(self, round, record):  # type: ignore[no-untyped-def]
+            return self.nobody() if round.number < empty else super().collect(round, record)
+
+    config = _config("uncompressed", clients=20, cohort=20)  # all come: every round has the same step
+    run = prepare(config)
+    there, later = (
+        rates.first_step(run.plan, run.method, lambda plan, kind=kind: kind(run.task, run.method, plan))
+        for kind in (nc.Simulation, Empty)
+    )
+    assert later.rounds == there.rounds + empty
+    assert later.rate == pytest.approx(there.rate, rel=0.01)
+
+
 def test_a_simulation_takes_auto() -> None:
     run = prepare(_config())
     chosen = nc.Simulation(run.task, run.method, replace(run.plan, lr="auto"))
@@ -128,9 +146,11 @@ class Misleading:
 
     def __init__(self, plan: nc.Plan) -> None:
         self.plan, self.theta, self.rounds = plan, torch.ones(4), 0
+        self.server = SimpleNamespace(version=0)
 
     def step(self) -> SimpleNamespace:
         self.rounds += 1
+        self.server.version += 1
         rate = self.plan.rate
         self.theta = self.theta * (1 - rate)
         loss = 1 / rate if self.rounds <= 30 else abs(math.log(rate / 0.1))

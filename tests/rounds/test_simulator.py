@@ -22,6 +22,7 @@ from narrowcast.methods import method as nc_method
 from narrowcast.methods.base import DENSE
 from narrowcast.methods.intrinsic import Intrinsic
 from narrowcast.methods.optimisers import Momentum
+from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.keyed import MASK64
 from narrowcast.rounds import exchange, sampling
 from narrowcast.rounds.exchange import Round
@@ -268,12 +269,72 @@ def test_impossible_cohorts_are_refused(bad):
 @pytest.mark.parametrize(
     "bad",
     [{"epochs": None}, {"epochs": 0}, {"rounds": 0}, {"epochs": math.nan}, {"lr": 0.0}, {"lr": math.nan},
-     {"lr": math.inf}, {"weighting": "size"}, {"local_steps": 0}],
+     {"lr": math.inf}, {"weighting": "size"}, {"local_steps": 0}, {"local_steps": 1.5}, {"epochs": math.inf},
+     {"rounds": 2.5}, {"rounds": "2"}, {"cohort": 5.0}, {"cohort": 0}, {"local_batch": -3},
+     {"evaluate_every": -2}, {"schedule": [(0.0, -1.0)]}, {"schedule": [(0.0, math.nan)]},
+     {"schedule": [(0.0, math.inf)]}, {"schedule": [(math.nan, 1.0)]}, {"schedule": []}],
     ids=str,
 )  # fmt: skip
 def test_impossible_plans_are_refused(bad):
-    with pytest.raises(ValueError, match=r"epochs|lr|weighting|local_steps"):
+    (name,) = bad
+    with pytest.raises(ValueError, match=rf"{name}\b"):
         replace(PLAN, **bad)
+
+
+WHOLE = {name for name in METHODS if build(name).whole_model}
+
+
+@every_method
+def test_a_model_that_no_message_can_hold_is_refused_first_or_never_sent(task, name, monkeypatch):
+    """A block as large as the model would be needed: for every download, or for some that others replace."""
+    D = task.layout.size
+    plan = replace(PLAN, epochs=None, rounds=40, lr=0.01)
+    options = {"dim": 25, "refresh": 1, "subspaces": 2, "directions": 9, "k": 1}
+    simulation = Simulation(task, build(name, **options), plan)
+    assert len(list(simulation)) == 40
+    honest = simulation.theta.clone()
+    dense = simulation.method.download(simulation.server, None).kind == DENSE
+    assert dense or name not in {"time-varying", "k-subspace-time-varying", "signsgd", "powersgd"}
+    monkeypatch.setattr(wire, "MAX_DATA", 4 * D - 1)
+    if name in WHOLE:
+        with pytest.raises(ConfigError, match=f"--method {name}: it sends the whole model, and {D} param"):
+            Simulation(task, build(name, **options), plan)
+        return
+    simulation = Simulation(task, build(name, **options), plan)
+    assert all(record.clients for record in simulation)
+    assert simulation.method.download(simulation.server, None).kind != DENSE
+    assert torch.equal(simulation.theta, honest)
+
+
+def test_all_changes_are_sent_where_no_message_can_hold_the_model(monkeypatch):
+    D, changed = 400, 395
+    method, layout = build("topk", k=D), Layout(("w",), ((D,),))
+    server = method.server(torch.zeros(D), layout)
+    weights, moved = torch.zeros(D), torch.zeros(D, dtype=torch.int32)
+    weights[:changed], moved[:changed] = 1.0, 1
+    server = replace(server, version=1, weights=weights, moved=moved)
+    assert method.download(server, None).kind == DENSE
+    monkeypatch.setattr(wire, "MAX_DATA", 4 * D - 1)
+    down = method.download(server, None)
+    assert down.kind != DENSE
+    assert torch.equal(method.reconcile(method.newcomer(torch.zeros(D), layout), down, 1)[1], weights)
+
+
+def test_sigmas_that_no_message_can_hold_are_refused(monkeypatch):
+    theta0, layout = torch.zeros(500), Layout(("w",), ((500,),))
+    monkeypatch.setattr(wire, "MAX_DATA", 400)
+    build("k-subspace", dim=25, subspaces=4).server(theta0, layout)
+    for dim, subspaces, least in ((26, 4, 416), (400, 4, 2000)):
+        with pytest.raises(ValueError, match=f"take {least} bytes down, and a block has at most 400: choose"):
+            build("k-subspace", dim=dim, subspaces=subspaces).server(theta0, layout)
+
+
+def test_numbers_of_numpy_plan_what_those_of_python_do():
+    given = {"cohort": 4, "rounds": 7, "local_steps": 2, "local_batch": 3, "evaluate_every": 5}
+    plan = replace(PLAN, **{name: np.int32(value) for name, value in given.items()})
+    assert plan == replace(PLAN, **given)
+    assert plan.length(100) == 7
+    assert type(plan.length(100)) is int
 
 
 @pytest.mark.parametrize(
@@ -281,7 +342,7 @@ def test_impossible_plans_are_refused(bad):
     [
         ({"epochs": 1}, 25), ({"epochs": 0.01}, 1), ({"epochs": 0.9}, 23), ({"epochs": 0.28}, 7),
         ({"epochs": 1.12}, 28), ({"rounds": 7}, 7), ({"epochs": 1, "rounds": 7}, 7),
-        ({"epochs": 1, "rounds": 70}, 25),
+        ({"epochs": 1, "rounds": 70}, 25), ({"epochs": math.inf, "rounds": 3}, 3),
     ],
     ids=str,
 )  # fmt: skip

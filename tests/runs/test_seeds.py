@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from scipy.stats import t
 from typer.testing import CliRunner
 
+import narrowcast as nc
 from narrowcast import intervals
 from narrowcast.cli.app import app
 from narrowcast.errors import ConfigError, Diverged
+from narrowcast.rounds.rates import Found
 from narrowcast.runs import compare, run_folder, runner, summarise
 from narrowcast.runs.reading import make_config
 from narrowcast.runs.seeds import pooled
+from narrowcast.testing import toy_task
 from narrowcast.units import format_bytes
+from page_runs import write_run
 
 FILE = """
 task = "quadratic"
@@ -67,8 +72,10 @@ def test_a_comparison_goes_on_after_a_run_that_diverges_and_says_so(runs: Path) 
     row = next(line for line in shown.splitlines() if line.strip().startswith("uncompressed"))
     assert "diverged" in row
     assert run_folder.finished(runs / "out" / "topk-s7")  # it came after them
-    again = compare.run_all(compare.load(runs / "three.toml"), runs / "out")  # neither repeated nor an error
-    assert len(again) == 7
+    again, lost = compare.run_all(
+        compare.load(runs / "three.toml"), runs / "out"
+    )  # neither repeated nor an error
+    assert (len(again), lost) == (7, {})
 
 
 def test_progress_keeps_seeds_apart(tmp_path: Path) -> None:
@@ -149,3 +156,77 @@ def test_the_interval_is_students(n: int) -> None:
     assert spread == pytest.approx(1, abs=2e-3)
     assert t.ppf(0.975, n - 1) > 1.9
     assert intervals.half_width(values[:1]) is None
+
+
+def test_a_run_whose_search_diverges_ends_no_comparison(tmp_path: Path) -> None:
+    file = tmp_path / "two.toml"
+    bad = '[[run]]\nname = "bad"\nlr = "auto"\n'
+    file.write_text('task = "quadratic"\nrounds = 4\ndim = 8\n[[run]]\nname = "good"\nlr = 0.05\n' + bad)
+    out = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "_by_trials", _nothing_found)
+        shown = CliRunner().invoke(app, ["compare", str(file), "--out", str(out)])
+        alone = tmp_path / "alone.toml"
+        alone.write_text('task = "quadratic"\nrounds = 4\n' + bad)
+        nothing = CliRunner().invoke(app, ["compare", str(alone), "--out", str(tmp_path / "other")])
+    assert shown.exit_code == 0, shown.output
+    assert "bad: every rate diverged" in shown.output
+    assert any(line.strip().startswith("good") for line in shown.output.splitlines())
+    assert (out / "page.html").is_file()
+    assert nothing.exit_code == 1
+    assert "bad: every rate diverged" in nothing.output
+
+
+def _nothing_found(*_: object, **__: object) -> Found:
+    raise Diverged("every rate diverged")
+
+
+@pytest.mark.parametrize("where", ["top", "run"])
+def test_a_seed_beside_seeds_is_refused(tmp_path: Path, where: str) -> None:
+    file, seed = tmp_path / "c.toml", "seed = 7\n"
+    top, run = (seed, "") if where == "top" else ("", seed)
+    file.write_text(f'task = "quadratic"\nrounds = 1\nseeds = [0, 1]\n{top}[[run]]\ndim = 4\n{run}')
+    with pytest.raises(ConfigError, match=r"seed = 7 beside seeds = \[0, 1\]"):
+        compare.load(file)
+    assert [c.seed for c in compare.load(file, {"seed": 3}).configs.values()] == [3]
+
+
+def test_the_row_of_seeds_has_no_number_of_one_of_them(tmp_path: Path) -> None:
+    each = [summarise(write_run(tmp_path / str(seed), seed=seed)) for seed in range(3)]
+    told = [
+        replace(
+            run, metric=None, curve=[], at_nodes=0.1 * (i + 1), evaluation=100 * (i + 1), dropped={"late": i}
+        )
+        for i, run in enumerate(each)
+    ]
+    (row,) = pooled(told)
+    assert (row.at_nodes, row.evaluation, row.dropped) == (pytest.approx(0.2), 200, {"late": 3})
+    assert row.facts.label == "static (3 seeds)"  # evaluated at nodes alone, they came to their end
+
+
+def test_seeds_on_other_devices_are_one_row(tmp_path: Path) -> None:
+    runs = [
+        summarise(write_run(tmp_path / device, seed=i, device=device))
+        for i, device in enumerate(("auto", "cpu"))
+    ]
+    assert [row.seeds for row in pooled(runs)] == [(0, 1)]
+
+
+def test_a_folder_that_a_kill_left_half_made_hides_no_other(tmp_path: Path) -> None:
+    good = write_run(tmp_path / "runs" / "good")
+    half = tmp_path / "runs" / "half"
+    half.mkdir()
+    (half / run_folder.FACTS).write_bytes((good / run_folder.FACTS).read_bytes())
+    assert run_folder.find([tmp_path / "runs"]) == [good]
+
+
+def test_an_engine_that_only_the_command_starts_is_refused_elsewhere(tmp_path: Path) -> None:
+    settings = {"task": "quadratic", "rounds": 1, "engine": "flower-sim"}
+    with pytest.raises(ConfigError, match="--engine flower-sim"):
+        runner.start(make_config(settings), tmp_path / "run")
+    with pytest.raises(ConfigError, match="--engine flower-sim"):
+        nc.simulate(toy_task(), "static", dim=4, rounds=1, engine="flower-sim")
+    file = tmp_path / "c.toml"
+    file.write_text('task = "quadratic"\nrounds = 1\nengine = "flower-sim"\n[[run]]\ndim = 4\n')
+    with pytest.raises(ConfigError, match="--engine flower-sim"):
+        compare.load(file)

@@ -153,7 +153,7 @@ def test_a_comparison_is_followed_run_by_run(tmp_path: Path) -> None:
         'task = "quadratic"\nrounds = 2\nwidth = 100\ndim = 8\n'
         '[[run]]\nname = "a"\n[[run]]\nname = "b"\nlr = 0.5\n'
     )
-    folders = compare.run_all(compare.load(file), tmp_path / "out", track=["tensorboard"])
+    folders, _ = compare.run_all(compare.load(file), tmp_path / "out", track=["tensorboard"])
     assert [set(tensorboard_scalars(folder)["up"]) for folder in folders] == [{1, 2}, {1, 2}]
 
 
@@ -185,3 +185,12 @@ def test_an_unknown_tracker_is_said_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match="unknown tracker 'papyrus': choose among"):
         names_of("tensorboard,papyrus")
     assert names_of("") == names_of(" , ") == []
+
+
+def test_a_run_that_replaces_another_leaves_none_of_its_curves(tmp_path: Path) -> None:
+    """Readers draw all event files of a folder as one run."""
+    pytest.importorskip("tensorboard", reason="needs the extra narrowcast[track]")
+    folder = begin(tmp_path / "run", "tensorboard")
+    with tracked(names_of("tensorboard"), folder) as on_record:
+        runner.start(make_config({**CONFIG, "rounds": 3}), folder, on_record, force=True)
+    assert set(tensorboard_scalars(folder)["loss"]) == {1, 2, 3}

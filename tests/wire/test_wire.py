@@ -372,6 +372,21 @@ def test_the_most_blocks_take_at_most_64_megabytes_beside_the_data():
     assert peak_and_seconds(lambda: decode(data))[0] <= len(data) + (64 << 20)
 
 
+@pytest.mark.parametrize(
+    "write", [lambda p: encode(wire.sealed(bytes(8), 0, 0, 1, bytes(8), p)), wire.encode_payload]
+)
+def test_a_block_of_4_gib_is_refused_with_a_sentence(write) -> None:
+    """None of its zeros is ever written to memory, nor is pytest to print them."""
+    try:
+        write(wire.payload([wire.raw(bytes(1 << 32))]))
+        said = "nothing"
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    assert said.startswith(
+        "ConfigError: a block of 4294967296 bytes cannot be sent: a message's have at most 4"
+    )
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets RLIMIT_AS")
 def test_hostile_messages_do_not_crash_a_process_that_may_not_grow():
     """In a process of its own, whose address space may grow by 64 MB only: a crash would show as its end."""

@@ -98,7 +98,9 @@ def plan(
     rounds = -(-clients // cohort)
     every = rounds if refresh == "epoch" else _rounds(refresh)
     visits, changes = lags(epochs, participation, rounds, every), stages(epochs, rounds, every)
-    bits = {name: value for name, value in (("up_bits", up_bits), ("down_bits", down_bits)) if value}
+    bits = {
+        name: value for name, value in (("up_bits", up_bits), ("down_bits", down_bits)) if value is not None
+    }
     asked = {"dim": dim, "subspaces": subspaces, "uplink": uplink, "downlink": downlink, **bits}
     rows: list[PlanRow] = []
     for name in names:
@@ -132,7 +134,7 @@ def plan(
                 else training(
                     network,
                     epochs * rounds / shape.fewer,
-                    cohort * min(1.0, participation),
+                    min(clients, cohort * participation),
                     down / messages,
                     shape.up.bytes,
                     FLOPS * params * examples * shape.fewer,
@@ -155,7 +157,7 @@ def fitting(budget: int, params: int, epochs: int, subspaces: int = 8, **more: A
     """For every method of the family the largest d (of two digits) at which a client's bytes fit, if any."""
     found = []
     plain = {more.get("uplink", "f32"), more.get("downlink", "f32")} == {"f32"}
-    bits = {name: more[name] for name in ("up_bits", "down_bits") if more.get(name)}
+    bits = {name: more[name] for name in ("up_bits", "down_bits") if more.get(name) is not None}
     for name in (*ROWS[2:], *([NARROW] if plain else [])):
         made: Any = METHODS[name].make(**METHODS[name].fitting(bits))
 

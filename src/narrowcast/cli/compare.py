@@ -11,6 +11,7 @@ import typer
 
 from narrowcast.cli.flags import Force, Track
 from narrowcast.cli.terminal import console, going_on_with, plain_errors
+from narrowcast.errors import Diverged
 from narrowcast.extras import Missing
 
 
@@ -36,8 +37,13 @@ def compare(
         several = len({config.seed for config in comparison.configs.values()}) > 1
         again = f"narrowcast compare {file} --out {folder}" + ("" if seed is None else f" --seed {seed}")
         with going_on_with(lambda: again), RunProgress(console, several) as progress:
-            runs = comparing.run_all(comparison, folder, progress, force, progress.trial, trackers)
+            runs, lost = comparing.run_all(comparison, folder, progress, force, progress.trial, trackers)
+        why = "\n".join(f"{name}: {reason}" for name, reason in lost.items())
+        if not runs:
+            raise Diverged(why)
         show_runs(runs)
+        if lost:
+            console.print(why, highlight=False, markup=False, soft_wrap=True)
         with _unless_missing("picture"):
             draw_runs(runs, folder / "frontier.png", comparison.title)
         with _unless_missing("page"):

@@ -42,7 +42,7 @@ from narrowcast.rounds.task import Task
 from narrowcast.rounds.training import Training, claim
 from narrowcast.wire import messages as wire
 
-FAILURES = 3  # roll-backs in a row that end a run
+FAILURES = 3  # roll-backs in a row: the next would be one too many, and ends the run
 
 
 @dataclass
@@ -81,8 +81,9 @@ class Federation(Training):
         self._asked: Asked
 
     def collect(self, round: Round, record: RoundRecord) -> Accumulator:
-        end = time.monotonic() + self.settings.timeout
-        return self.gather(round, record, self.fleet.exchange(self.orders(round, record), end), end)
+        orders = self.orders(round, record)
+        end = time.monotonic() + self.settings.timeout  # from here: orders may have waited for clients
+        return self.gather(round, record, self.fleet.exchange(orders, end), end)
 
     def orders(self, round: Round, record: RoundRecord) -> list[Message]:
         """What goes to the nodes of this round's clients."""

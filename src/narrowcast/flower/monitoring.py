@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from logging.handlers import RotatingFileHandler
@@ -56,11 +56,16 @@ class Metrics:
         self.last: RoundRecord | None = None
         self.totals = dict.fromkeys(("up", "down", "evaluate", "lost", "rolled_back"), 0)
         self.dropped: dict[str, int] = {}
-        self.metrics: dict[tuple[str, str], float] = {}  # (name, where) -> value
+        self.metrics: dict[str, dict[str, float]] = {}  # where -> of the last evaluation there
         self.ended = 0.0
 
-    def add(self, facts: Facts, record: RoundRecord) -> None:
-        self.facts, self.last, self.ended = facts, record, time.time()
+    def add(self, facts: Facts, *records: RoundRecord, ended: float | None = None) -> None:
+        """Rounds, the last of which has ended now, or then; a scraper sees none of them or all."""
+        for record in records:
+            self._count(record)
+        self.facts, self.last, self.ended = facts, records[-1], time.time() if ended is None else ended
+
+    def _count(self, record: RoundRecord) -> None:
         self.totals["up"] += record.up
         self.totals["down"] += record.down
         self.totals["evaluate"] += record.evaluate_up + record.evaluate_down
@@ -69,7 +74,8 @@ class Metrics:
         for why, count in record.dropped.items():
             self.dropped[why] = self.dropped.get(why, 0) + count
         for where, found in (("server", record.metrics), ("nodes", record.node_metrics)):
-            self.metrics |= {(name, where): value for name, value in found.items()}
+            if found:  # whole: a node may choose other names each time
+                self.metrics[where] = found
 
     def text(self) -> str:
         """Prometheus' text format."""
@@ -95,8 +101,9 @@ class Metrics:
             yield "epsilon", "", last.epsilon
         if last.loss is not None:
             yield "loss", "", last.loss
-        for (name, where), value in sorted(self.metrics.items()):
-            yield "metric", _labels(name=name, at=where), value
+        for where, found in sorted(self.metrics.items()):
+            for name, value in sorted(found.items()):
+                yield "metric", _labels(name=name, at=where), value
         if last.epsilon is None:  # else none of these is told, and nothing is not zero
             for way in ("up", "down", "evaluate"):
                 yield f"{way}_bytes_total", "", totals[way]
@@ -123,9 +130,18 @@ class Watch:
     def __init__(self, folder: Path, log: logging.Handler | None) -> None:
         self.folder, self.log, self.metrics = folder, log, Metrics()
 
+    def goes_on(self, facts: Facts, told: Sequence[RoundRecord], ended: float) -> None:
+        """With the rounds of before a restart, the last of which ended then: the log has them already."""
+        if told:
+            self.metrics.add(facts, *told, ended=ended)
+            self._write()
+
+    def _write(self) -> None:
+        files.write_atomically(self.folder / FILE, self.metrics.text().encode())
+
     def __call__(self, facts: Facts, record: RoundRecord) -> None:
         self.metrics.add(facts, record)
-        files.write_atomically(self.folder / FILE, self.metrics.text().encode())
+        self._write()
         if self.log is not None:
             fields = {"event": "round", **msgspec.to_builtins(record), "round": record.round + 1}
             told = {"name": "narrowcast", "levelno": logging.INFO, "levelname": "INFO", "fields": fields}

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from narrowcast.flower import monitoring
 from narrowcast.flower.federation import Federation
 from narrowcast.flower.fleet import log
+from narrowcast.flower.monitoring import Watch
 from narrowcast.flower.settings import FleetSettings, fleet_settings, run_settings
 from narrowcast.rounds import rates
 from narrowcast.rounds.records import RoundRecord
@@ -20,9 +21,10 @@ from narrowcast.rounds.task import Task
 from narrowcast.rounds.tune import Found
 from narrowcast.runs import attempts, run_folder, runner
 from narrowcast.runs.config import RunConfig
+from narrowcast.runs.going_on import Past
 from narrowcast.runs.prepared import Prepared
 from narrowcast.runs.run_folder import Facts
-from narrowcast.runs.runner import Driver, OnRecord
+from narrowcast.runs.runner import Driver
 from narrowcast.runs.tracking import names_of, tracked
 from narrowcast.runs.words import searched
 from narrowcast.units import format_bytes
@@ -56,14 +58,14 @@ def begin_or_resume(config: RunConfig, fleet: FleetSettings, driver: Driver, tas
     folder = Path(fleet.folder)
     with (
         monitoring.watching(fleet, folder) as watch,
-        tracked(names_of(fleet.track), folder, _Progress(watch)) as on_record,
+        tracked(names_of(fleet.track), folder, progress := _Progress(watch)) as on_record,
     ):
         if not run_folder.is_run(folder):
             extra: dict[str, Any] = {"driver": driver, "find": partial(find_rate, driver=driver)}
             return runner.start(config, folder, on_record, task=task, **extra)
         attempts.agree(config, folder, "choose another narrowcast.folder, or remove it")
         log.info("going on with the run in %s", folder)
-        return runner.resume(folder, on_record, task=task, driver=driver)
+        return runner.resume(folder, on_record, task=task, driver=driver, on_resume=progress.goes_on)
 
 
 def find_rate(run: Prepared, folder: Path, driver: Driver) -> Found:
@@ -77,17 +79,25 @@ def find_rate(run: Prepared, folder: Path, driver: Driver) -> Found:
 
 
 class _Progress:
-    """A line a round, in Flower's log, and whoever watches is told."""
+    """A line a round, in Flower's log, and whoever watches is told: once, if the server restarts too."""
 
-    def __init__(self, watch: OnRecord) -> None:
-        self.bytes, self.watch = 0, watch
+    def __init__(self, watch: Watch) -> None:
+        self.bytes, self.told, self.watch = 0, 0, watch
+
+    def goes_on(self, facts: Facts, past: Past) -> None:
+        """What was told before a restart is added up."""
+        told = past.records[: past.told]
+        self.told, self.bytes = past.told, sum(record.up + record.down for record in told)
+        self.watch.goes_on(facts, told, past.ended)
 
     def __call__(self, facts: Facts, record: RoundRecord) -> None:
+        if record.round < self.told:
+            return
         self.watch(facts, record)
         self.bytes += record.up + record.down
         known = {"loss": record.loss, **record.metrics} if facts.metric in record.metrics else {}
         known = {**(known or {"loss": record.loss}), "epsilon": record.epsilon}
-        if facts.privacy and record.round == 0:
+        if facts.privacy and record.round == self.told:
             log.info("differential privacy: %s", facts.privacy)
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in known.items() if value is not None)
         if record.node_metrics:

@@ -96,9 +96,10 @@ class NarrowcastStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         run = self._running()
-        self._end = time.monotonic() + self.fleet.timeout
         self._round, self._record = run.open()
-        return run.orders(self._round, self._record)
+        orders = run.orders(self._round, self._record)
+        self._end = time.monotonic() + self.fleet.timeout  # from here: orders may have waited for clients
+        return orders
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -57,7 +57,7 @@ class Changes(Method[ChangesServer]):
         D = server.weights.numel()
         newer = server.moved > self.lag(server, have)
         where = torch.from_numpy(np.flatnonzero(newer.numpy()))  # torch.nonzero takes several times as long
-        whole = wire.blocks_size([4 * D])
+        whole = wire.whole_size(D)
         if 4 * len(where) + len(where) // 8 < whole:  # a position takes a bit at least
             changed = [sparse.positions(where, D), wire.block(server.weights[where])]
             if wire.blocks_size([len(b.data) for b in changed]) < whole:

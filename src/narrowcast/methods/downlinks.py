@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -247,14 +248,26 @@ class OnLattice(Downlink):
         return {
             "places": torch.tensor([p.place for p in kept]),
             "steps": torch.tensor([p.points.step for p in kept], dtype=torch.float64),
-            "numbers": torch.from_numpy(np.stack([p.points.numbers for p in kept])),
+            "widths": [p.points.numbers.itemsize for p in kept],
+            "numbers": torch.from_numpy(np.concatenate([p.points.numbers.view(np.uint8) for p in kept])),
             "pace": asdict(trail.pace),
         }
 
     def restore(self, state: dict[str, Any]) -> Trail | None:
-        rows = zip(state["places"].tolist(), state["steps"].tolist(), state["numbers"].numpy(), strict=True)
+        rows = zip(state["places"].tolist(), state["steps"].tolist(), _rows(state), strict=True)
         history = tuple(Published(v, e, _small(Points(step, row))) for (v, e), step, row in rows)
         return Trail(history, Pace(**state["pace"]))
+
+
+def _rows(state: dict[str, Any]) -> Iterable[NDArray[Any]]:
+    """The integers of every version, each of as many bytes as they had; once they all had the widest's."""
+    numbers: NDArray[Any] = state["numbers"].numpy()
+    widths = state.get("widths")
+    if widths is None:
+        return list(numbers)
+    count = len(numbers) // sum(widths)
+    parts = np.split(numbers, np.cumsum([count * width for width in widths[:-1]]))
+    return (part.copy().view(f"i{width}") for part, width in zip(parts, widths, strict=True))
 
 
 def _small(points: Points) -> Points:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -46,7 +45,7 @@ from narrowcast.numerics import keyed
 from narrowcast.numerics.flat import Layout
 from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.subspaces.base import Subspace, add_family
-from narrowcast.subspaces.table import KINDS, subspace
+from narrowcast.subspaces.table import KINDS, remembered
 from narrowcast.wire import formats
 from narrowcast.wire import messages as wire
 from narrowcast.wire.codes.lattice import PLAIN_BITS
@@ -54,7 +53,6 @@ from narrowcast.wire.messages import Block, Payload, WireError
 
 MAX_SUBSPACES = 4096
 CHANGE = 2  # a kind of download: the log, whose first Sigma is a change from what the client has
-_subspace = lru_cache(maxsize=MAX_SUBSPACES)(subspace)  # they hold no numbers, only settings
 
 
 @dataclass(frozen=True)
@@ -123,15 +121,21 @@ class Intrinsic(Method[IntrinsicServer]):
 
     def matrix(self, D: int, stage: int, k: int) -> Subspace:
         """A_{stage,k}: its key comes from the run's key, nothing else."""
-        return _subspace(self.subspace, D, self.dim, keyed.derive(self.key, Purpose.SUBSPACE, stage, k))
+        return remembered(self.subspace, D, self.dim, keyed.derive(self.key, Purpose.SUBSPACE, stage, k))
 
     def server(self, theta0: Tensor, layout: Layout) -> IntrinsicServer:
-        if refused := self._refused(theta0.numel()):
+        D = theta0.numel()
+        if refused := self._refused(D):
             raise ValueError(f"{refused}: choose a smaller --dim")
-        if self.down_bits != PLAIN_BITS and self._model_is_smaller(theta0.numel()):
+        if self.down_bits != PLAIN_BITS and self._model_is_smaller(D):
             raise ValueError(
                 f"{self.subspaces} subspaces of {self.dim} numbers with {self.down_bits:g} bits take more "
-                f"than the model of {theta0.numel()} parameters: choose a smaller --dim or --subspaces"
+                f"than the model of {D} parameters: choose a smaller --dim or --subspaces"
+            )
+        if not wire.fits(least := math.ceil(min(4 * D, self.down.size(self.subspaces * self.dim)))):
+            raise ValueError(
+                f"{self.subspaces} subspaces of {self.dim} numbers take {least} bytes down, and a block has "
+                f"at most {wire.MAX_DATA}: choose a smaller --dim or --subspaces"
             )
         zero = torch.zeros(self.subspaces, self.dim)
         trail = self.down.start(zero.numel())
@@ -179,8 +183,8 @@ class Intrinsic(Method[IntrinsicServer]):
         change = self.down.change(server.trail, known, server.stage - lag)
         if change is not None and len(change.data) < len(blocks[0].data):
             kind, blocks = CHANGE, [change, *blocks[1:]]
-        dense = wire.blocks_size([4 * server.base.numel(), len(current.data)])
-        if lag > len(server.log.blocks) or wire.blocks_size([len(b.data) for b in blocks]) > dense:
+        dense = wire.whole_size(server.base.numel()) + wire.blocks_size([len(current.data)])
+        if not server.log.has(lag) or wire.blocks_size([len(b.data) for b in blocks]) > dense:
             kind, blocks = DENSE, [wire.block(server.base), current]
         return wire.payload(blocks, kind=kind, stage=server.stage)
 

@@ -1,12 +1,13 @@
 """The log of finished stages: their Sigmas as they are sent, as many as anybody may still be sent.
 
-A client that lacks more than the model's size of them is sent base instead, so the oldest are let go once
-those after them are larger than base: after any number of stages the log takes no more than the model.
+A client that lacks more than the model's size of them, or more than a message can have, is sent base instead,
+so the oldest are let go: after any number of stages the log takes no more than the model.
 """
 
 from __future__ import annotations
 
 import bisect
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,10 @@ class Log:
             return len(self.blocks) + (self.folded > 0)
         return len(self.starts) - bisect.bisect_right(self.starts, have)
 
+    def has(self, count: int) -> bool:
+        """Whether the last stages' blocks are here, and a message can have them beside the present Sigma."""
+        return count <= min(len(self.blocks), wire.MAX_BLOCKS - 1)
+
     def last(self, count: int) -> tuple[Block, ...]:
         """The blocks of the last stages."""
         return self.blocks[max(0, len(self.blocks) - count) :]
@@ -47,11 +52,13 @@ class Log:
     def followed_by(self, block: Block, version: int, D: int) -> Log:
         """The present stage of a model of D parameters ends with this Sigma; the next begins here."""
         blocks, after = (*self.blocks, block), 0
+        most = 4 * D + SLACK if wire.fits(4 * D) else math.inf  # else nobody can be sent base
         for i in reversed(range(len(blocks))):
-            if after > 4 * D + SLACK:
+            if after > most:
                 blocks = blocks[i + 1 :]
                 break
             after += len(blocks[i].data)
+        blocks = blocks[max(0, len(blocks) + 1 - wire.MAX_BLOCKS) :]  # one is left for the present Sigma
         starts = (*self.starts, version)[-len(blocks) - 1 :]
         return Log(blocks, starts, self.stage + 1 - len(blocks))
 

@@ -8,12 +8,15 @@ changes the coordinates lose their meaning, and `carry` says what is kept of the
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from narrowcast.numerics.process import own_settings
 
 State = dict[str, Tensor]
 
@@ -46,6 +49,9 @@ class Momentum(Optimiser):
 
     beta: float = 0.9
 
+    def __post_init__(self) -> None:
+        _keeps_a_part(beta=self.beta)
+
     def init(self, like: Tensor) -> State:
         return {"momentum": torch.zeros_like(like)}
 
@@ -59,6 +65,11 @@ class Adam(Optimiser):
     beta: float = 0.9
     beta2: float = 0.99
     epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _keeps_a_part(beta=self.beta, beta2=self.beta2)
+        if not 0 < self.epsilon < math.inf:  # a coordinate that never moved would be 0 / 0
+            raise ValueError(f"epsilon must be a positive number, got {self.epsilon}")
 
     def init(self, like: Tensor) -> State:
         return {
@@ -78,7 +89,16 @@ class Adam(Optimiser):
 
     def carry(self, state: State, move: Callable[[Tensor], Tensor]) -> State:
         moved = super().carry(state, move)
-        return {**moved, "second": torch.full_like(state["second"], float(state["second"].mean()))}
+        with own_settings(threads=1):  # long sums round otherwise with other threads
+            mean = float(state["second"].mean())
+        return {**moved, "second": torch.full_like(state["second"], mean)}
+
+
+def _keeps_a_part(**betas: float) -> None:
+    """A ValueError, unless what was before fades: 1 keeps it for good, and in Adam divides by 1 - 1."""
+    for name, beta in betas.items():
+        if not 0 <= beta < 1:
+            raise ValueError(f"{name} must be 0 to below 1, got {beta}")
 
 
 OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam}

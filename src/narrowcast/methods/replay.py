@@ -3,7 +3,7 @@
 The base of methods whose steps are small messages (signSGD, STC, PowerSGD, ...). A step is a few blocks, with
 the rate already in their numbers; `take` turns model and step into the next model with operations that round
 alike everywhere, and both sides take it from the same bytes. Older steps than the whole model is worth are
-forgotten: who needs them is sent the model.
+forgotten: who needs them is sent the model. One that no message can hold is worth any number of them.
 """
 
 from __future__ import annotations
@@ -98,9 +98,10 @@ class Replay(Method[ReplayServer]):
         return ReplayServer(version, model, self._worth(model, (*server.steps, step)), state)
 
     def _worth(self, model: Model, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-        """The last of the steps that together are smaller than the whole model."""
+        """The last of the steps that together are smaller than the whole model, and fit into one message."""
         parts = [model.base] + ([model.side] if model.side is not None else [])
-        whole = wire.blocks_size([4 * part.numel() for part in parts])
+        whole = sum(wire.whole_size(part.numel()) for part in parts)
+        steps = steps[max(0, len(steps) - wire.MAX_BLOCKS // self.blocks_a_step) :]
         while wire.blocks_size([len(block.data) for step in steps for block in step]) > whole:
             steps = steps[1:]
         return steps
@@ -121,7 +122,7 @@ class Replay(Method[ReplayServer]):
         steps = tuple(
             tuple(Block(format, data.numpy().tobytes()) for format, data in step) for step in state["steps"]
         )
-        return ReplayServer(state["version"], model, steps, state["state"])
+        return ReplayServer(state["version"], model, self._worth(model, steps), state["state"])
 
 
 def _bytes(data: bytes) -> Tensor:

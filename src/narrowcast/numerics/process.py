@@ -7,6 +7,7 @@ model. What two machines must agree on, or what must come out the same again, is
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -46,15 +47,55 @@ def own_settings(threads: int | None = None) -> Iterator[None]:
             threads = 1
         if torch.is_autocast_enabled("cpu"):
             back.enter_context(torch.autocast("cpu", enabled=False))
-        precision = _precision()
-        if precision not in WHOLE:
-            _set_precision(WHOLE[0])
-            back.callback(_set_precision, precision)
+        back.enter_context(_whole.products())
         before = torch.get_num_threads()
         if threads is not None and threads != before:
             torch.set_num_threads(threads)
             back.callback(torch.set_num_threads, before)
         yield
+
+
+class _Whole:
+    """Float32 products are whole while any thread is inside: how precise they are is the process's setting.
+
+    What is not whole was set by the user, between two of ours; the last that leaves sets it back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside: list[int] = []  # threads, once for every time that they entered
+        self._theirs: str | None = None
+
+    @contextmanager
+    def products(self) -> Iterator[None]:
+        thread = threading.get_ident()
+        with self._lock:
+            self._inside.append(thread)
+            if (found := _precision()) not in WHOLE:
+                self._theirs = found
+                _set_precision(WHOLE[0])
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside.remove(thread)
+                self._leave()
+
+    def _leave(self) -> None:
+        if not self._inside and self._theirs is not None:
+            _set_precision(self._theirs)
+            self._theirs = None
+
+    def forked(self) -> None:
+        """In a child: of the threads that were inside, there is none but the one that forked."""
+        self._lock = threading.Lock()
+        self._inside = [thread for thread in self._inside if thread == threading.get_ident()]
+        self._leave()
+
+
+_whole = _Whole()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_whole.forked)
 
 
 def _precision() -> str:

@@ -71,7 +71,7 @@ def _read(folder: Path) -> tuple[Summary, Settings, list[RoundRecord]]:
 def _run(
     run: Summary, settings: Settings, rows: list[RoundRecord], among: list[Summary], most: int
 ) -> dict[str, Any]:
-    facts = run.facts
+    facts, private = run.facts, run.epsilon is not None  # then bytes and seconds would tell who came
     ratio = compression(run, reference(run, among))
     colour, marker = STYLE[facts.method]
     return {
@@ -89,18 +89,19 @@ def _run(
         "complete": run.complete,
         "state": _state(run),
         "value": run.metric,
-        "up": run.up,
-        "down": run.down,
-        "kinds": _kinds(rows),
+        "epsilon": run.epsilon,
+        "up": None if private else run.up,
+        "down": None if private else run.down,
+        "kinds": None if private else _kinds(rows),
         "dropped": {printable(why): count for why, count in run.dropped.items()},
-        "seconds": run.seconds,
+        "seconds": None if private else run.seconds,
         "network": run.network_seconds,
         "network_name": printable(facts.network),
         "compression": None if ratio is None else [ratio.up, ratio.down, ratio.total],
         "settings": settings,
         "colour": colour,
         "marker": marker,
-        "curves": _curves(rows, most, bool(facts.network)),
+        "curves": _curves(rows, most, bool(facts.network), private),
     }
 
 
@@ -134,13 +135,14 @@ def _kinds(rows: Iterable[RoundRecord]) -> dict[str, int]:
     }
 
 
-def _curves(rows: list[RoundRecord], most: int, network: bool) -> dict[str, dict[str, list[Any]]]:
+def _curves(
+    rows: list[RoundRecord], most: int, network: bool, private: bool
+) -> dict[str, dict[str, list[Any]]]:
     """By name: the values, and against what they can be drawn, each as far as the round's end."""
-    axes: dict[str, list[Any]] = {
-        "round": [r.round + 1 for r in rows],
-        "bytes": list(accumulate(r.up + r.down for r in rows)),
-        "seconds": [_short(x) for x in accumulate(r.seconds for r in rows)],
-    }
+    axes: dict[str, list[Any]] = {"round": [r.round + 1 for r in rows]}
+    if not private:
+        axes["bytes"] = list(accumulate(r.up + r.down for r in rows))
+        axes["seconds"] = [_short(x) for x in accumulate(r.seconds for r in rows)]
     if network:
         axes["network"] = [_short(x) for x in accumulate(r.network_seconds for r in rows)]
     measured = [{**r.metrics, **{f"{n} at the nodes": v for n, v in r.node_metrics.items()}} for r in rows]

@@ -22,6 +22,7 @@ from narrowcast.errors import ConfigError
 from narrowcast.numerics.kernels import clip
 from narrowcast.privacy import noise
 from narrowcast.privacy.noise import Entropy, Integers
+from narrowcast.units import exact
 
 BIT = 1 << 10  # steps of the grid to one half: a bit's sensitivity
 SHARE = 20  # s_b is a 20th of the cohort, as Andrew et al. have it
@@ -52,7 +53,7 @@ class Fixed:
             raise ConfigError(f"--dp-clip must be {SMALLEST:g} to {LARGEST:g}, got {self.bound:g}")
 
     def __str__(self) -> str:
-        return f"{self.bound:g}"
+        return exact(self.bound)
 
     def noise_of_updates(self, sigma: float, cohort: int) -> float:
         """What the sum of updates is noised with, of sigma in all."""

@@ -1,10 +1,11 @@
 """Noise that nobody can foresee: discrete Gaussians from the system's generator, never from the run's keys.
 
 Floating-point noise gives itself away by its low bits (Mironov 2012), so everything secret is whole numbers:
-an update is clipped onto a grid of RADIUS steps to the clipping bound, sums are exact, and the noise is
-integers y with P(y) ~ exp(-y^2 / (2 s^2)), s = sigma RADIUS rounded up. Such noise protects as that on the
-real line does (Canonne, Kamath and Steinke 2020: the same Renyi divergences at most). The generator is the
-operating system's: whoever knows the run's key knows nothing of it.
+an update is clipped onto a grid of R steps to the clipping bound, sums are exact, and the noise is integers
+y with P(y) ~ exp(-y^2 / (2 s^2)), s = sigma R rounded up. R is RADIUS for sigma up to about 64, and beyond it
+as many steps as keep s within WIDEST. Such noise protects as that on the real line does (Canonne, Kamath and
+Steinke 2020: the same Renyi divergences at most). The generator is the operating system's: whoever knows the
+run's key knows nothing of it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from narrowcast.numerics.kernels import discrete
 
 Integers = NDArray[np.int64]
 Entropy = Callable[[int], bytes]  # so many random bytes
-RADIUS = 1 << 20  # steps of the grid to a clipping bound
-WIDEST = 1 << 26  # the largest s: squares of 32 s must fit into 63 bits
+RADIUS = 1 << 20  # steps of the grid to a clipping bound, at most
+WIDEST = 1 << 26  # the largest s: squares of 31 s must fit into 63 bits
 WORDS = 13  # of 64 bits, that a number takes: 12.4 on average; more are asked for where they end
 
 

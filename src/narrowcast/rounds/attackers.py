@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from narrowcast import choices
+from narrowcast.errors import ConfigError
 from narrowcast.numerics import keyed
 from narrowcast.numerics.keyed import Key, Purpose
 from narrowcast.rounds.task import Task
@@ -40,6 +41,11 @@ class Attackers:
             raise ValueError(f"attackers are a share of the clients, from 0 to below 1, got {share}")
         self.attack, self._key = attack, keyed.derive(key, Purpose.ATTACK)
         count = math.floor(share * clients + 0.5)
+        if share and not count:
+            raise ConfigError(
+                f"--attackers {share:g}: of {clients} clients it makes nobody lie: give 0, or "
+                f"{_smallest(clients)} at least"
+            )
         self.clients = frozenset(keyed.permuted(self._key, clients, 0, count).tolist())
 
     def corrupted(self, task: Task) -> Task:
@@ -77,3 +83,9 @@ class Attackers:
         key = keyed.derive(self._key, Purpose.ATTACK, round, client)
         z = torch.from_numpy(keyed.normals(key, Purpose.ATTACK, v.numel()))
         return z.mul_(NOISE * float(torch.linalg.vector_norm(v) / torch.linalg.vector_norm(z)))
+
+
+def _smallest(clients: int) -> str:
+    """The share that makes one of so many lie, half of 1 / clients: a few digits, rounded up."""
+    scale = 100 * 10 ** len(str(clients))
+    return f"{math.ceil(scale / 2 / clients) / scale:g}"

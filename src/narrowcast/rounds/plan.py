@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import index
+from typing import Any
 
 from narrowcast import choices
 from narrowcast.aggregates.base import Aggregate, Gathering
 from narrowcast.aggregates.mean import MEAN
 from narrowcast.errors import ConfigError
+from narrowcast.methods.base import Method
 from narrowcast.numerics.purposes import Key
 from narrowcast.rounds.network import Network
 from narrowcast.rounds.sampling import Cohorts
 
 AUTO = "auto"  # a rate that is found by trials, see `rates`
+WHOLE = {"cohort": 1, "rounds": 1, "local_steps": 1, "local_batch": 0, "evaluate_every": 0}  # the least
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,15 @@ class Plan:
     def __post_init__(self) -> None:
         if self.epochs is None and self.rounds is None:
             raise ValueError("say how long to train: epochs or rounds")
-        if (self.epochs is not None and not self.epochs > 0) or (self.rounds is not None and self.rounds < 1):
-            raise ValueError(f"epochs and rounds must be positive, got {self.epochs} and {self.rounds}")
+        if self.epochs is not None and not self.epochs > 0:
+            raise ValueError(f"epochs must be a positive number, got {self.epochs}")
+        if self.rounds is None and self.epochs == math.inf:
+            raise ValueError("epochs without end take a number of rounds that ends the run, got none")
+        for name, least in WHOLE.items():
+            _whole(name, getattr(self, name), least)
         if self.lr != AUTO and (isinstance(self.lr, str) or not (math.isfinite(self.lr) and self.lr > 0)):
             raise ValueError(f'lr must be a positive number or "{AUTO}", got {self.lr!r}')
         choices.check("weighting", self.weighting, choices.WEIGHTING)
-        if self.local_steps is not None and self.local_steps < 1:
-            raise ValueError(f"local_steps must be at least 1, got {self.local_steps}")
         if self.local_lr is not None and not (math.isfinite(self.local_lr) and self.local_lr > 0):
             raise ValueError(f"local_lr must be a positive number, got {self.local_lr}")
         if self.prox is not None and not (math.isfinite(self.prox) and self.prox >= 0):
@@ -68,6 +74,10 @@ class Plan:
             raise ValueError(f"a deadline takes a network and more than 0 seconds, got {self.deadline}")
         if any(a >= b for (a, _), (b, _) in pairwise(self.schedule)) or not self.schedule:
             raise ValueError(f"the knots of a schedule must rise in epochs, got {self.schedule}")
+        if not all(math.isfinite(epoch) and 0 <= factor < math.inf for epoch, factor in self.schedule):
+            raise ValueError(
+                f"a schedule's epochs must be finite and its factors zero or positive, got {self.schedule}"
+            )
 
         self._check_discretion()
 
@@ -117,5 +127,24 @@ class Plan:
 
     def _planned(self, clients: int) -> int:
         per_epoch = self.cohorts(clients).rounds_per_epoch
-        by_epochs = math.ceil(self.epochs * per_epoch - 1e-9) if self.epochs is not None else None
-        return max(1, min(rounds for rounds in (by_epochs, self.rounds) if rounds is not None))
+        by_epochs = self.epochs * per_epoch - 1e-9 if self.epochs is not None else None
+        return max(1, math.ceil(min(rounds for rounds in (by_epochs, self.rounds) if rounds is not None)))
+
+
+def can_sum(method: Method[Any], aggregate: Aggregate, attackers: float, deadline: float | None) -> bool:
+    """Whether a simulator may add clients' updates up and compress the sum: `per_client` is then a choice.
+
+    Who is late is known only after compressing, and a liar's update is turned by itself.
+    """
+    alike = method.linear and not method.stateful and not method.probes
+    return alike and aggregate.summed and not attackers and deadline is None
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    """A ValueError, unless it is a whole number, of NumPy's too, and at least so large; None: it is unset."""
+    try:
+        fits = value is None or index(value) >= least
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")

@@ -172,11 +172,12 @@ class _Trials:
         """The rate whose first step is `stride` |theta0| long, as a tiny one tells."""
         training = self._begin(replace(self.plan, schedule=[(0.0, 1.0)]), PROBE, PROBES)
         before = training.theta.clone()
-        for count in range(1, PROBES + 1):
+        for _ in range(PROBES):
             self._step(training)
-            moved = _distance(training.theta, before) / count
+            moved = _distance(training.theta, before)
+            steps: int = training.server.version  # an empty round is none
             if moved > 0:
-                return stride * max(_norm(before), 1e-3) * PROBE / moved
+                return stride * max(_norm(before), 1e-3) * PROBE * steps / moved
         raise Diverged(
             f"lr auto: {PROBES} rounds left the model where it was: no client came, or every gradient is "
             "zero. Give --lr yourself"

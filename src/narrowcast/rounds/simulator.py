@@ -33,7 +33,7 @@ from narrowcast.rounds.clock import LATE, Clock, Times
 from narrowcast.rounds.downloads import Downloads
 from narrowcast.rounds.exchange import Round
 from narrowcast.rounds.local import Group, Local, cohort_updates, summed_updates
-from narrowcast.rounds.plan import Plan
+from narrowcast.rounds.plan import Plan, can_sum
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.store import ClientStore
 from narrowcast.rounds.task import IndexArray, Task
@@ -121,10 +121,9 @@ class Simulation(Training):
     def _train(self, work: Work, clients: IndexArray, acc: Accumulator, record: RoundRecord) -> Accumulator:
         """Updates of all clients, compressed, sent and added up; bytes and loss go into the record."""
         group = list(zip(clients.tolist(), work.round.client_keys(clients), strict=True))
-        method = self.method
-        together = method.linear and not method.stateful and not method.probes and not self.plan.per_client
-        together = together and self.aggregate.summed and not self.attackers.clients
-        together = together and self.plan.deadline is None  # else who is late is known after compressing
+        plan = self.plan
+        possible = can_sum(self.method, self.aggregate, plan.attackers, plan.deadline)
+        together = possible and not plan.per_client
         acc, losses, weight = (self._sum_by_route if together else self._one_by_one)(work, group, acc, record)
         record.loss = losses / weight if weight else None
         return acc

@@ -28,6 +28,7 @@ from narrowcast.rounds.local import Local
 from narrowcast.rounds.plan import Plan
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.task import Task
+from narrowcast.wire import messages as wire
 
 MAX_U32 = (1 << 32) - 1
 
@@ -60,6 +61,12 @@ class Training(ABC):
             raise ConfigError(
                 f"{method.name} takes the mean over all clients, present or not, and was not told how many "
                 f"there are: nc.method({method.name!r}, clients={len(task.clients)}, ...)"
+            )
+        if method.whole_model and not wire.fits(4 * (D := task.layout.size)):
+            raise ConfigError(
+                f"--method {method.name}: it sends the whole model, and {D} parameters take {4 * D} bytes, "
+                f"of which a message's block has at most {wire.MAX_DATA}: train fewer of them (--trainable, "
+                "--freeze), or choose a method that sends less"
             )
         steps = plan.local_steps or method.local_steps
         if method.probes and steps > (slopes := method.upload_numbers(task.layout.size)):

@@ -29,7 +29,7 @@ def attempt(config: RunConfig, folder: Path, run: Run | None = None) -> bool:
         (run or in_process)(config, folder)
     except Diverged as error:
         if not run_folder.diverged(folder):  # of a run in another process, which could not write it down
-            runner.note_divergence(folder, error)
+            run_folder.note_divergence(folder, error)
         return False
     return True
 

@@ -6,7 +6,6 @@ Each run has its folder below the comparison's. A finished run is not repeated, 
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from narrowcast.runs.own import admit, config_class
 from narrowcast.runs.reading import as_config_error, make_config, read_toml
 from narrowcast.runs.runner import OnRecord
 from narrowcast.runs.tracking import tracked
-from narrowcast.runs.used import refuse_unused
+from narrowcast.runs.used import only_here, refuse_unused
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,17 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Comparison:
             seeds = _seeds(run.pop("seeds")) if "seeds" in run else seeds_of_all
             if "seed" in overrides:  # one for every run, over what the file says
                 seeds = [None]
+            elif seeds != [None] and "seed" in table | run:
+                raise ConfigError(
+                    f"seed = {(table | run)['seed']!r} beside seeds = {seeds}: leave one of them out"
+                )
             mine = own[number - 1]
             shared = {k: v for k, v in table.items() if k in mine or not any(k in names for names in own)}
             asked = {**shared, **run, **overrides}
             each = (asked if seed is None else {**asked, "seed": seed} for seed in seeds)
             made = [make_config(one, admit=True) for one in each]
             refuse_unused(run, made[0])
+            only_here(made[0])
         for config, seed in zip(made, seeds, strict=True):
             folder = re.sub(r"[^\w.=+-]+", "-", config.label).strip("-.") or f"run-{number}"
             folder += "" if seed is None else f"-s{seed}"
@@ -98,17 +102,26 @@ def run_all(
     force: bool = False,
     on_trial: Say | None = None,
     track: Sequence[str] = (),
-) -> list[Path]:
-    """Run what is missing, in order, followed by these trackers; the folders of all runs."""
+) -> tuple[list[Path], dict[str, str]]:
+    """Run what is missing, in order, followed by these trackers.
+
+    (The folders of the runs; names of those that never began, since no rate was found for them -> why.) One
+    that diverges ends no others: its folder says so, where it has one.
+    """
+    begun: list[Path] = []
+    lost: dict[str, str] = {}
     for name, config in comparison.configs.items():
         folder = out / name
-        with (
-            tracked(track, folder, on_record) as called,
-            contextlib.suppress(Diverged),  # the folder and the table say so; the others are run
-        ):
-            if not force and run_folder.is_run(folder):
-                attempts.agree(config, folder, "use --force, or another --out")
-                runner.resume(folder, called)
-            else:
-                runner.start(config, folder, called, force=force, on_trial=on_trial)
-    return [out / name for name in comparison.configs]
+        with tracked(track, folder, on_record) as called:
+            try:
+                if not force and run_folder.is_run(folder):
+                    attempts.agree(config, folder, "use --force, or another --out")
+                    runner.resume(folder, called)
+                else:
+                    runner.start(config, folder, called, force=force, on_trial=on_trial)
+            except Diverged as error:
+                if not run_folder.is_run(folder):
+                    lost[name] = str(error)
+                    continue
+            begun.append(folder)
+    return begun, lost

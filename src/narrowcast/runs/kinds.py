@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from narrowcast.units import parse_count
+from narrowcast.units import exact, parse_count
 
 
 def _count(value: Any) -> Any:
@@ -53,7 +53,7 @@ def _schedule(value: Any) -> Any:
 
 
 def _clip(value: Any) -> str:
-    """A positive number or "adaptive", as it is written."""
+    """A positive number or "adaptive", as it is written: none of its digits is lost."""
     if value == "adaptive":
         return "adaptive"
     try:
@@ -62,7 +62,7 @@ def _clip(value: Any) -> str:
         bound = math.nan
     if not (math.isfinite(bound) and bound > 0) or isinstance(value, bool):
         raise ValueError(f'must be a positive number or "adaptive", got {value!r}')
-    return f"{bound:g}"
+    return exact(bound)
 
 
 def check_bits(way: str, format: str, bits: float | None) -> None:

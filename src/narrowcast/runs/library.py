@@ -13,7 +13,7 @@ from narrowcast.rounds.task import Task
 from narrowcast.runs.prepared import default_threads, prepare
 from narrowcast.runs.reading import make_config
 from narrowcast.runs.threads import using_threads
-from narrowcast.runs.used import refuse_unused
+from narrowcast.runs.used import only_here, refuse_unused
 from narrowcast.tasks.own import lacks
 from narrowcast.tasks.table import CUSTOM
 
@@ -63,6 +63,7 @@ def _asked(task: Task, method: str | Method[Any], settings: dict[str, Any]) -> t
     known = {"method": method} if isinstance(method, str) else {}
     config = make_config({"task": CUSTOM, **known, **settings})
     refuse_unused(settings, config)
+    only_here(config)
     prepared = prepare(config, task)
     made = prepared.method if isinstance(method, str) else method
     threads = prepared.config.threads

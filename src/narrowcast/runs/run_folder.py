@@ -9,6 +9,7 @@ privacy.jsonl    what a run with differential privacy has released
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,7 +72,7 @@ def find(paths: Iterable[Path]) -> list[Path]:
     """The run folders among these, and those right below the others; a path without any stands for itself."""
     found: list[Path] = []
     for path in paths:
-        below = sorted(p.parent for p in path.glob(f"*/{FACTS}"))
+        below = sorted(p.parent for p in path.glob(f"*/{FACTS}") if is_run(p.parent))
         found += [path] if is_run(path) or not below else below
     return found
 
@@ -127,6 +128,20 @@ def refuse_diverged(folder: Path) -> None:
             f"the run in {folder} diverged ({why}), and would again.{kept} Run it anew with a lower --lr, or "
             "--lr auto, and --force"
         )
+
+
+def note_divergence(folder: Path, error: Diverged) -> None:
+    """The folder says that its run diverged; what clients kept, gigabytes perhaps, goes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+    files.write_atomically(folder / DIVERGED, f"{error}\n".encode())
+
+
+def clear(folder: Path) -> None:
+    """The run here is to be replaced: nothing of it is left."""
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / PRIVATE, ignore_errors=True)
 
 
 def to_toml(config: RunConfig) -> bytes:

@@ -32,7 +32,7 @@ from narrowcast.rounds.store import ClientStore
 from narrowcast.rounds.task import Task
 from narrowcast.rounds.training import Training
 from narrowcast.rounds.tune import Found
-from narrowcast.runs import going_on, modelfile
+from narrowcast.runs import going_on, modelfile, tracking
 from narrowcast.runs.checkpoints import Checkpoints
 from narrowcast.runs.config import RunConfig
 from narrowcast.runs.interrupts import interrupts
@@ -41,22 +41,23 @@ from narrowcast.runs.prepared import Prepared, base_of, named, prepare
 from narrowcast.runs.release import InOrder
 from narrowcast.runs.run_folder import (
     CONFIG,
-    DIVERGED,
     FACTS,
-    FILES,
     LAST_GOOD,
     MODEL,
     PRIVATE,
     RECORDS,
     Facts,
+    clear,
     finished,
     is_run,
     load_config,
     load_facts,
+    note_divergence,
     refuse_diverged,
     to_toml,
 )
 from narrowcast.runs.threads import using_threads
+from narrowcast.runs.used import only_here
 from narrowcast.tasks.table import build
 from narrowcast.wire.earlier import digest1
 
@@ -84,6 +85,8 @@ def start(
     who are simulated without one; `find` finds the rate where that is "auto", by trials here without one,
     after each of which `on_trial` is called.
     """
+    if driver is None:
+        only_here(config)
     _check_free(folder, force)
     # Whatever is wrong with the settings or the data is said before a file is written.
     prepared = prepare(config, task, os.urandom(8))
@@ -91,9 +94,8 @@ def start(
     with files.locked(folder):
         _check_free(folder, force)  # another may have run here while the data were read
         files.sweep(folder)
-        for name in FILES:
-            (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+        tracking.forget(folder)
+        clear(folder)
         run = _settled(prepared, folder, driver, find or partial(_by_trials, say=on_trial))
         files.write_atomically(folder / FACTS, msgspec.json.format(msgspec.json.encode(run.facts)))
         files.write_atomically(folder / CONFIG, to_toml(run.prepared.config))
@@ -126,6 +128,7 @@ def resume(
     task: Task | None = None,
     driver: Driver | None = None,
     device: str | None = None,
+    on_resume: Callable[[Facts, going_on.Past], None] | None = None,  # before on_record has those again
 ) -> Path:
     """Go on with a run that was stopped or killed, on another `device` if so; a finished one is left."""
     config = load_config(folder)
@@ -134,27 +137,28 @@ def resume(
     with files.locked(folder):
         if finished(folder):
             return folder
+        if driver is None:
+            only_here(config)
         refuse_diverged(folder)
         files.sweep(folder)
         before = load_facts(folder)
         prepared = prepare(config, task, bytes.fromhex(before.salt))
         run = _with_driver(prepared, folder, driver, before.search)
-        if (run.facts.theta0, run.facts.clients, run.facts.rounds) != (
-            before.theta0,
-            before.clients,
-            before.rounds,
-        ):
+        facts = run.facts
+        if (facts.theta0, facts.clients, facts.rounds) != (before.theta0, before.clients, before.rounds):
             raise ConfigError(
                 f"{folder} was begun with another config.toml, other data or another model: it cannot go on"
             )
         try:
-            done = going_on.restore(run.training, run.prepared.plan.run, folder)
+            past = going_on.restore(run.training, run.prepared.plan.run, folder)
         except Diverged as error:  # seen only now: it was killed before it looked
             note_divergence(folder, error)
             raise
-        for record in done:
+        if on_resume:
+            on_resume(facts, past)
+        for record in past.records:
             if on_record:
-                on_record(run.facts, record)
+                on_record(facts, record)
         return _go(run, folder, on_record, until)
 
 
@@ -270,13 +274,6 @@ def _save(run: _Run, server: Server, path: Path) -> None:
     options, layout = config.method_options(len(training.task.clients)), training.task.layout
     base = base_of(config, training.task)
     modelfile.save(path, config.method, options, server, training.theta0, layout, base)
-
-
-def note_divergence(folder: Path, error: Diverged) -> None:
-    """The folder says that its run diverged; what clients kept, gigabytes perhaps, goes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(folder / PRIVATE, ignore_errors=True)
-    files.write_atomically(folder / DIVERGED, f"{error}\n".encode())
 
 
 def _rounds(

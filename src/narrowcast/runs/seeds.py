@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import msgspec
@@ -25,7 +26,7 @@ def mean(group: list[Summary]) -> Summary:
     group = list({run.facts.seed: run for run in group}.values())  # a folder that is named twice counts once
     if len(group) == 1:
         return group[0]
-    ended = [run for run in group if run.complete and run.metric is not None]
+    ended = [run for run in group if run.complete and (run.metric is not None or run.at_nodes is not None)]
     metrics = [run.metric for run in ended if run.metric is not None]
     counted = f"{len(ended)} of {len(group)} seeds" if len(ended) < len(group) else f"{len(group)} seeds"
     label = f"{group[0].facts.label} ({counted})"
@@ -44,6 +45,12 @@ def mean(group: list[Summary]) -> Summary:
         downloads=round(_average([run.downloads for run in several])),
         seconds=_average([run.seconds for run in several]),
         network_seconds=_mean_or_none([run.network_seconds for run in several]),
+        at_nodes=_mean_or_none([run.at_nodes for run in several]),
+        evaluation=round(_average([run.evaluation for run in several])),
+        epsilon=max((run.epsilon for run in several if run.epsilon is not None), default=None),
+        dropped=dict(sum((Counter(run.dropped) for run in several), Counter())),
+        last={},
+        timed=[],
         curve=curve,
         seeds=tuple(run.facts.seed for run in group),
         interval=half_width(metrics),

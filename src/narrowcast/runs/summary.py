@@ -9,6 +9,7 @@ from narrowcast.errors import ConfigError
 from narrowcast.rounds import records
 from narrowcast.rounds.records import RoundRecord
 from narrowcast.runs import run_folder
+from narrowcast.runs.config import ELSEWHERE
 from narrowcast.runs.run_folder import Facts
 
 
@@ -75,7 +76,7 @@ def summarise(folder: Path) -> Summary:
 
 def _settings(folder: Path, facts: Facts) -> str:
     """What a run was asked for but its seed: a rate that was found for it is none of that."""
-    own = {"seed", "threads"} | ({"lr"} if facts.search else set())
+    own = {"seed", *ELSEWHERE} | ({"lr"} if facts.search else set())
     return repr(sorted((k, v) for k, v in run_folder.load_settings(folder).items() if k not in own))
 
 

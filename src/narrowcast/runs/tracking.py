@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,13 @@ def tracked(names: Sequence[str], folder: Path, then: OnRecord | None = None) ->
     finally:
         for trackers in begun:
             trackers.close(folder / run_folder.MODEL if run_folder.finished(folder) else None)
+
+
+def forget(folder: Path) -> None:
+    """The run here is to be replaced: curves that a tracker keeps in it would be drawn with the new."""
+    with suppress(ConfigError):
+        if "tensorboard" in _read(folder).rounds:
+            shutil.rmtree(folder / "tensorboard", ignore_errors=True)
 
 
 def _read(folder: Path) -> Tracks:

@@ -64,6 +64,8 @@ def _matters(name: str, config: RunConfig) -> bool:
             return _walks(config)
         case "prox":  # 0, as a run's folder has it, says that there is none
             return not config.prox or (_walks(config) and config.build_method().probes is None)
+        case "per_client":  # no, as a run's folder has it, is what it is by itself
+            return not config.per_client or (config.engine == "here" and _can_sum(config))
         case _:
             return True
 
@@ -71,6 +73,14 @@ def _matters(name: str, config: RunConfig) -> bool:
 def _walks(config: RunConfig) -> bool:
     """Whether clients take more than one step: the first is a gradient, whatever its rate."""
     return (config.local_steps or config.build_method().local_steps) > 1
+
+
+def _can_sum(config: RunConfig) -> bool:
+    """Whether clients' updates would be added up before they are compressed, if nobody forbade it."""
+    from narrowcast.rounds.plan import can_sum
+    from narrowcast.runs import made
+
+    return can_sum(config.build_method(), made.aggregate(config), config.attackers, config.deadline)
 
 
 def refuse_unused(given: Collection[str], *configs: RunConfig) -> None:
@@ -109,6 +119,8 @@ def _why(name: str, configs: Iterable[RunConfig]) -> str:
                 return "only with --network: clients take no time without one"
             case "dropout":
                 return f"of --engine {config.engine} clients drop out by themselves"
+            case "per_client":
+                return _why_one_by_one(config)
             case "dp_delta" | "dp_clip":
                 return "only with --dp-epsilon or --dp-noise"
             case "alpha":
@@ -124,3 +136,25 @@ def _why(name: str, configs: Iterable[RunConfig]) -> str:
         return f"the task {tasks} does not use it"
     methods = ", ".join(dict.fromkeys(config.method for config in configs))
     return f"the method {methods} does not use it (see: narrowcast methods {methods.split(', ')[0]})"
+
+
+def only_here(config: RunConfig) -> None:
+    """A ConfigError for an engine other than this process: `narrowcast run` alone starts one."""
+    if config.engine != "here":
+        raise ConfigError(
+            f'engine = "{config.engine}" is for narrowcast run TASK --engine {config.engine}: here clients '
+            "are simulated in this process, so leave it out"
+        )
+
+
+def _why_one_by_one(config: RunConfig) -> str:
+    """Why every update is compressed by itself as it is."""
+    which = {
+        f"--engine {config.engine}": config.engine != "here",
+        "--deadline": config.deadline is not None,
+        f"--attackers {config.attackers:g}": config.attackers > 0,
+        f"--aggregate {config.aggregate}": config.aggregate != "mean",
+        "differential privacy": config.private,
+    }
+    cause = next((name for name, holds in which.items() if holds), f"the method {config.method}")
+    return f"every client's update is compressed by itself with {cause}, asked for or not: leave it out"

@@ -5,6 +5,7 @@ Others join by the entry-point group `narrowcast.subspaces`, or by `narrowcast.r
 
 from __future__ import annotations
 
+from functools import lru_cache
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,17 @@ def subspace(kind: str, D: int, d: int, key: Key) -> Subspace:
     made = KINDS.find(kind)(index(D), index(d), index(key))
     made.spec = msgspec.structs.replace(made.spec, kind=kind)  # by which it is found again
     return made
+
+
+def remembered(kind: str, D: int, d: int, key: Key) -> Subspace:
+    """`subspace(kind, D, d, key)`, made once for all who ask: it holds no numbers, only settings."""
+    return _made(KINDS.find(kind), kind, D, d, key)
+
+
+@lru_cache(maxsize=4096)
+def _made(of: type[Subspace], kind: str, D: int, d: int, key: Key) -> Subspace:
+    """`of`, so that a kind which is registered again is another from then on."""
+    return subspace(kind, D, d, key)
 
 
 def make(spec: SubspaceSpec) -> Subspace:

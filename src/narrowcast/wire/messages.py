@@ -14,6 +14,7 @@ Decoding checks every field, and whatever is wrong is a `WireError`.
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Annotated
 
@@ -24,6 +25,7 @@ import xxhash
 from msgspec import Meta
 from torch import Tensor
 
+from narrowcast.errors import ConfigError
 from narrowcast.numerics.flat import all_finite
 from narrowcast.wire.digests import digest as digest
 from narrowcast.wire.formats import FormatError, by_name
@@ -33,6 +35,7 @@ FORMAT_VERSION = 2
 RAW = 127  # the format of a block that holds a code of its own (indices, signs), see `codes`
 DITHERED, POINTS = 126, 125  # of integers on a lattice, see `codes.lattice`
 MAX_BLOCKS = 1 << 18  # an empty block is 3 bytes on the link and 56 in memory: this bounds the difference
+MAX_DATA = (1 << 32) - 1  # bytes of a block: its length is said in four
 MAX_WEIGHT = (1 << 24) - 1  # that a message can claim
 Small = Annotated[int, Meta(ge=0, le=127)]
 Bytes8 = Annotated[bytes, Meta(min_length=8, max_length=8)]
@@ -146,6 +149,16 @@ def equal_blocks_size(count: int, data: int) -> int:
     return count * _block_size(data)
 
 
+def fits(data: int) -> bool:
+    """Whether a block can have so many bytes."""
+    return data <= MAX_DATA
+
+
+def whole_size(D: int) -> float:
+    """Bytes of a block with all D numbers of a model, as f32; inf: no block can have them."""
+    return _block_size(4 * D) if fits(4 * D) else math.inf
+
+
 def _block_size(data: int) -> int:
     return data + (_SHORT.size if data < 1 << 16 else _LONG.size)
 
@@ -209,6 +222,11 @@ def _parts(blocks: list[Block]) -> list[bytes]:
     parts = []
     for b in blocks:
         size = len(b.data)
+        if not fits(size):
+            raise ConfigError(
+                f"a block of {size} bytes cannot be sent: a message's have at most {MAX_DATA} (4 GiB): train "
+                "fewer parameters, or choose a method that sends less"
+            )
         parts += [
             _SHORT.pack(b.format, size) if size < 1 << 16 else _LONG.pack(b.format | _LONG_BIT, size),
             b.data,

@@ -5,13 +5,14 @@ It ends with 0, DIVERGED, 130 where it was stopped, and 2 for anything else that
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import click
 
 from narrowcast.cli import keep_memory, plain_errors
-from narrowcast.runs import RunConfig, attempts
+from narrowcast.runs import attempts, make_config
 
 DIVERGED = 3  # which Python never ends with; with 1 it does where it cannot even begin
 
@@ -21,7 +22,7 @@ def work(settings: str, folder: Path) -> int:
     keep_memory()
     try:
         with plain_errors():
-            attempts.in_process(RunConfig.model_validate_json(settings), folder)
+            attempts.in_process(make_config(json.loads(settings), admit=True), folder)
     except click.exceptions.Exit as end:
         return DIVERGED if end.exit_code == 1 else end.exit_code  # to a user a divergence is 1
     return 0

@@ -3,8 +3,8 @@
 P(y) ~ exp(-y^2 / (2 s^2)) on the integers. A two-sided geometric y of scale s is drawn, and kept with
 probability exp(-(|y| - s)^2 / (2 s^2)): the product is exp(-y^2 / (2 s^2)) times a constant (Canonne, Kamath
 and Steinke 2020). A coin of probability exp(-a/b), a <= b, is tossed by asking whether the first k at which
-a uniform number in [0, k b) is not below a is odd. |y| of 32 s and more, kept with a probability below
-2^-690, is not, so that squares stay below 2^63 for s up to 2^26.
+a uniform number in [0, k b) is not below a is odd. |y| of 31 s and more, kept with a probability below
+2^-649, is not, so that squares stay below 2^63 for s up to 2^26.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-FARTHEST = 32  # in s
+FARTHEST = 31  # in s: nothing is as far
 
 
 @njit(inline="always")
@@ -78,7 +78,7 @@ def _one(words, at, s):
         if at > words.size:
             return np.int64(0), at
         y = u + s * v
-        if v >= FARTHEST - 1 or (sign == 1 and y == 0):  # zero would be drawn twice
+        if v >= FARTHEST or (sign == 1 and y == 0):  # zero would be drawn twice
             continue
         heads, at = _kept(words, at, y, s)
         if at > words.size:

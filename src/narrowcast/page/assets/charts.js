@@ -126,8 +126,8 @@ const charts = (() => {
     whole: "down: whole models again", first: "down: first contact",
   };
   const short = (name, most = innerWidth < 640 ? 15 : 28) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
-  function stacked(id, parts, title, format) {
-    const runs = state.shown().slice().reverse();
+  function stacked(id, shown, parts, title, format) {
+    const runs = shown.slice().reverse();
     const names = runs.map((run) => `${run.label}${runs.filter((other) => other.label === run.label).length > 1 ? `, seed ${run.seed}` : ""}`);
     const traces = Object.entries(parts).map(([name, { label, colour, of }]) => ({
       type: "bar", orientation: "h", name: plain(label), y: runs.map((_, i) => i), x: runs.map(of),
@@ -135,7 +135,7 @@ const charts = (() => {
       customdata: names.map(plain), hovertemplate: "%{customdata}<br>%{fullData.name}: %{text}<extra></extra>",
     })).filter((trace) => trace.x.some((value) => value > 0));
     const made = layout({ title, rangemode: "tozero" }, { tickvals: runs.map((_, i) => i), ticktext: names.map((name) => plain(short(name))), title: "" }, Math.max(2, traces.length));
-    made.legend.traceorder = "normal";
+    Object.assign(made.legend, { traceorder: "normal", yref: "container", y: 0, yanchor: "bottom" }); // few bars make a low plot
     const bar = Math.max(14, Math.min(34, 900 / Math.max(1, runs.length)));
     draw(id, runs.length ? traces : [], { ...made, barmode: "stack", bargap: 0.25, height: 130 + 24 * (innerWidth < 640 ? traces.length : 1) + bar * runs.length },
       `${title}, ${runs.length} runs. The table below has the numbers.`);
@@ -145,15 +145,16 @@ const charts = (() => {
 
   function kinds() {
     const relative = choice("kinds-x") === "share";
+    const told = state.shown().filter((run) => run.kinds !== null); // a private run tells no bytes
     const whole = (run) => Math.max(1, run.up + run.down);
     const parts = Object.fromEntries(Object.entries(KINDS).map(([name, label], i) => [name, {
       label, colour: `--part-${i}`,
       of: (run) => (name === "up" ? run.up : run.kinds[name]) / (relative ? whole(run) / 100 : 1),
     }]));
-    stacked("kinds", parts, relative ? "percent of the run's bytes" : "bytes of the run",
+    stacked("kinds", told, parts, relative ? "percent of the run's bytes" : "bytes of the run",
       relative ? (x) => `${x.toFixed(1)} %` : units.bytes);
     if (!relative) {
-      const most = Math.max(...state.shown().map((run) => run.up + run.down), 1);
+      const most = Math.max(...told.map((run) => run.up + run.down), 1);
       const step = 10 ** Math.floor(Math.log10(most)), at = [0, 1, 2, 3, 4, 5, 6, 8, 10].map((i) => i * step).filter((x) => x <= 1.02 * most);
       const shown = at.length > 6 ? at.filter((_, i) => i % 2 === 0) : at;
       if (!document.getElementById("kinds").hidden)
@@ -167,7 +168,7 @@ const charts = (() => {
       label: name, colour: `--part-${i % 5}`, of: (run) => run.dropped[name] ?? 0,
     }]));
     const any = state.shown().some((run) => Object.keys(run.dropped).length);
-    if (any) return stacked("dropped", parts, "clients dropped, over all rounds", String);
+    if (any) return stacked("dropped", state.shown(), parts, "clients dropped, over all rounds", String);
     draw("dropped", [], {}, "");
     place("dropped", "");
   }

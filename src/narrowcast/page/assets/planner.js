@@ -3,12 +3,24 @@
 const planner = (() => {
   const sum = (numbers) => numbers.reduce((total, x) => total + x, 0);
 
-  /** The stages of an epoch, and the share of its rounds in each. */
+  /** [the first stage of an epoch, the share of its rounds in each stage from there on]. */
   function shares(epoch, R, N) {
-    const begin = epoch * R, end = begin + R, found = [];
-    for (let s = Math.floor(begin / N); s <= Math.floor((end - 1) / N); s++)
-      found.push([s, (Math.min(end, (s + 1) * N) - Math.max(begin, s * N)) / R]);
-    return found;
+    const begin = epoch * R, end = begin + R, first = Math.floor(begin / N), found = [];
+    for (let s = first; s <= Math.floor((end - 1) / N); s++)
+      found.push((Math.min(end, (s + 1) * N) - Math.max(begin, s * N)) / R);
+    return [first, found];
+  }
+  /** x * y, where all of y but its ends is one number: running sums of x, in the time of their lengths. */
+  function convolved(x, y) {
+    const n = y.length, inner = n > 2 ? y[1] : 0, sums = [0];
+    for (const value of x) sums.push(sums[sums.length - 1] + value);
+    const made = Array.from({ length: x.length + n - 1 },
+      (_, at) => inner * (sums[Math.min(at + 1, x.length)] - sums[Math.max(at + 1 - n, 0)]));
+    x.forEach((value, i) => {
+      made[i] += (y[0] - inner) * value;
+      if (n > 1) made[i + n - 1] += (y[n - 1] - inner) * value;
+    });
+    return made;
   }
   const gcd = (a, b) => (b ? gcd(b, a % b) : a);
 
@@ -23,14 +35,14 @@ const planner = (() => {
       if (further > 0) found[Math.min(finished, each + 1)] += further;
       return found;
     }
-    for (let e = 0; e < E; e++)
-      for (const [stage, share] of shares(e, R, N)) found[stage] += p * (1 - p) ** e * share;
+    const add = (at, numbers, weight) => numbers.forEach((x, i) => { found[at + i] += weight * x; });
+    for (let e = 0; e < E; e++) add(...shares(e, R, N), p * (1 - p) ** e);
     const period = N / gcd(N, R);
     for (let first = 0; first < Math.min(period, E); first++)
       for (let gap = 1; gap < E - first; gap++) {
         const weight = Math.ceil((E - first - gap) / period) * p * p * (1 - p) ** (gap - 1);
-        for (const [before, share] of shares(first, R, N))
-          for (const [now, also] of shares(first + gap, R, N)) found[now - before] += weight * share * also;
+        const [before, share] = shares(first, R, N), [now, also] = shares(first + gap, R, N);
+        add(now - (before + share.length - 1), convolved(share.slice().reverse(), also), weight);
       }
     return found;
   }
@@ -83,7 +95,7 @@ const planner = (() => {
         seconds: seconds_up + seconds_down, bytes_all_clients: (up + down) * asked.clients,
         compression: 2 / (up / first.up + down / first.down),
         training_seconds: asked.network ? training(c.networks[asked.network], (asked.epochs * rounds) / made.fewer,
-          asked.cohort * Math.min(1, asked.participation), down / messages, made.up,
+          Math.min(asked.clients, asked.cohort * asked.participation), down / messages, made.up,
           c.flops * asked.params * asked.examples * made.fewer) : null,
       };
     });

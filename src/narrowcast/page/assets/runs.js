@@ -13,7 +13,9 @@ const tables = (() => {
     return made;
   }
 
-  function row(run, network) {
+  const known = (value, write) => (value === null ? "–" : write(value));
+
+  function row(run, network, epsilon) {
     const box = element("input", {
       type: "checkbox", checked: !state.hidden.has(run.id), "data-run": run.id, "aria-label": `show ${run.label}, seed ${run.seed}`,
       onchange: (event) => state.show([run.id], event.target.checked),
@@ -23,22 +25,24 @@ const tables = (() => {
     return element("tr", { "data-run": run.id },
       element("th", { scope: "row" }, element("label", {}, box, swatch(run), run.label)),
       ...[
-        String(run.seed), run.value === null ? "–" : units.metric(run.value), units.bytes(run.up), units.bytes(run.down), ratio,
-        rounds, units.seconds(run.seconds), ...(network ? [run.network === null ? "–" : units.seconds(run.network)] : []), run.state,
+        String(run.seed), known(run.value, units.metric), ...(epsilon ? [known(run.epsilon, (x) => String(Number(x.toPrecision(4))))] : []),
+        known(run.up, units.bytes), known(run.down, units.bytes), ratio,
+        rounds, known(run.seconds, units.seconds), ...(network ? [known(run.network, units.seconds)] : []), run.state,
       ].map((cell) => element("td", {}, cell)));
   }
 
   function runs() {
     const focused = document.activeElement?.dataset?.run;
     const network = state.page.runs.some((run) => run.network !== null);
+    const epsilon = state.page.runs.some((run) => run.epsilon !== null);
     const metrics = [...new Set(state.page.runs.map((run) => run.metric))].join(" / ");
-    const head = ["run", "seed", metrics, "up", "down", "fewer bytes up / down / total", "rounds", "time here",
+    const head = ["run", "seed", metrics, ...(epsilon ? ["epsilon"] : []), "up", "down", "fewer bytes up / down / total", "rounds", "time here",
       ...(network ? ["time on the network"] : []), "state"];
     const found = state.page.runs.filter(matches);
     place("runs").replaceChildren(element("table", { class: "numbers" },
       element("caption", {}, state.page.caption),
       element("thead", {}, element("tr", {}, ...head.map((cell) => element("th", { scope: "col" }, cell)))),
-      element("tbody", {}, ...found.map((run) => row(run, network)))));
+      element("tbody", {}, ...found.map((run) => row(run, network, epsilon)))));
     place("count").textContent = `${state.shown().length} of ${state.page.runs.length} runs shown`;
     if (focused) document.querySelector(`input[data-run="${CSS.escape(focused)}"]`)?.focus();
   }

@@ -47,7 +47,9 @@ def load(source: str, data: Path | None, count: int, key: Key) -> Images:
                 raise
         else:
             images, labels = cifar10.load(folder, form)[1]
-            return _draw("CIFAR-10, test set", images, labels, count, key)
+            # Cases that are kept go by this name: other pictures have another.
+            name = "CIFAR-10, test set" if form is cifar10.SMALL else "CIFAR-10, the whole test set"
+            return _draw(name, images, labels, count, key)
     return _draw("crops of scikit-learn's photos", *photos(), count, key)
 
 
