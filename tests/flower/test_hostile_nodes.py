@@ -281,7 +281,7 @@ def test_a_model_that_is_spoilt_again_and_again_ends_the_run_with_a_word() -> No
     with pytest.raises(Diverged, match=r"taken back 3 times in a row"):
         back.extend(record.rolled_back for record in run)
     assert sum(back) == 3, "the fourth ends the run, as docs/security.md and docs/deploy.md say"
-    assert torch.isfinite(run.method.theta(run._good)).all()
+    assert torch.isfinite(run.method.theta(run._proven.server)).all()
 
 
 def test_clients_whose_losses_are_not_finite_end_the_run_with_advice() -> None:

@@ -27,6 +27,7 @@ from narrowcast.flower.examination import Examination
 from narrowcast.flower.fleet import Fleet, Reply, Unavailable, log
 from narrowcast.flower.hearsay import Hearsay, doubts
 from narrowcast.flower.messages import Answer, Have, Order, pack, received
+from narrowcast.flower.proven import Proven
 from narrowcast.flower.settings import FleetSettings
 from narrowcast.flower.uploads import OVERHEAD, Uploads
 from narrowcast.methods.base import Accumulator, Method, Server
@@ -41,8 +42,6 @@ from narrowcast.rounds.records import RoundRecord
 from narrowcast.rounds.task import Task
 from narrowcast.rounds.training import Training, claim
 from narrowcast.wire import messages as wire
-
-FAILURES = 3  # roll-backs in a row: the next would be one too many, and ends the run
 
 
 @dataclass
@@ -73,10 +72,8 @@ class Federation(Training):
         self.kept: dict[int, int] = {}  # the same, as the checkpoint on disk has it
         self._digest0 = wire.digest(self.theta0)
         self._hearsay = Hearsay(len(task.clients))
-        self._good: Server = self.server  # the last from which clients trained, or that was evaluated
-        self._good_counted: dict[int, int] = {}  # whose updates are in it
-        self._before: dict[int, int] = {}  # whose were before those of the present round
-        self._failed = 0  # roll-backs in a row
+        self._proven = Proven(self.server, {})
+        self._before: dict[int, int] = {}  # `counted` before the present round
         self._waited = False  # for clients, since this process began
         self._asked: Asked
 
@@ -218,7 +215,7 @@ class Federation(Training):
             self._roll_back(record, error)
         else:
             if record.metrics or self.aggregate.discreet:
-                self._proven(self.counted)
+                self._proven.now(self.server, self.counted)
 
     def _check_sound(self, record: RoundRecord) -> None:
         """Diverged, where several nodes could not train from the model; what others trained from is sound."""
@@ -231,7 +228,7 @@ class Federation(Training):
             log.warning("round %d: %s, says node %d alone", record.round + 1, why, *nodes)
         elif record.clients:
             self._hearsay.doubting = set()
-            self._proven(self._before)
+            self._proven.now(self.server, self._before)
 
     def typical(self, record: RoundRecord) -> float | None:
         """The median: that of one who lies, about its training or its held-out examples, moves no verdict."""
@@ -245,31 +242,21 @@ class Federation(Training):
         try:
             super().judge(record)
         except Diverged:
-            self._good = self.method.server(
-                self.theta0, self.task.layout
-            )  # of those since none is known good
+            untrained = self.method.server(self.theta0, self.task.layout)  # none since is known to be good
+            self._proven = Proven(untrained, {})
             raise
 
     @property
     def good(self) -> Server | None:
-        return self._good if self._good.version else None
-
-    def _proven(self, counted: dict[int, int]) -> None:
-        """The model can be used, with the updates of these in it: this is the one to go back to."""
-        if self.server is not self._good:
-            self._good, self._failed = self.server, 0
-            self._good_counted = dict(counted)
+        server: Server = self._proven.server
+        return server if server.version else None
 
     def _roll_back(self, record: RoundRecord, error: Diverged) -> None:
-        self._failed += 1
-        if self._failed > FAILURES:
-            kept = f": its last good model, of version {self._good.version}, is kept" if self.good else ""
-            raise Diverged(
-                f"{error} (the model was taken back {FAILURES} times in a row, and it did not help{kept})"
-            ) from None
-        log.warning("round %d: %s. Going back to version %d", record.round + 1, error, self._good.version)
-        self.server, self.round = self._good, record.round + 1
-        self.counted = dict(self._good_counted)  # others go on from what they kept before
+        good = self._proven
+        good.fall_back(error)
+        log.warning("round %d: %s. Going back to version %d", record.round + 1, error, good.server.version)
+        self.server, self.round = good.server, record.round + 1
+        self.counted = dict(good.counted)  # others go on from what they kept before
         with own_settings():
             self._theta = self.method.theta(self.server, torch.empty_like(self.theta0))
         record.rolled_back = True
@@ -303,7 +290,7 @@ class Federation(Training):
         self.kept = dict(self.counted)
         self._hearsay.losses = state.get("firsts", {})
         self.norms.history.extend(state.get("norms", torch.zeros(0)).tolist())
-        self._good, self._good_counted = self.server, dict(self.counted)
+        self._proven = Proven(self.server, self.counted)
 
 
 def _pairs(numbers: dict[int, int]) -> torch.Tensor:
