@@ -73,10 +73,18 @@ def test_a_clear_win_a_tie_and_a_loss() -> None:
         ([("good", "like")], "open"),
         ([("good", "like"), ("poor", "good")], "does not hold here"),
         ([("poor", "good"), ("poor", "best")], "does not hold here"),
+        ([("good", "poor"), ("good", "absent")], "run in part"),
+        ([("good", "absent")], "not run yet"),
     ],
 )
 def test_all_pairs_some_or_none(pairs: list[tuple[str, str]], verdict: str) -> None:
     assert judged(asked("ahead", *pairs), BEST, GOOD, LIKE, POOR).verdict == verdict
+
+
+def test_a_claim_of_which_a_pair_lacks_its_rows_says_what_the_others_answer() -> None:
+    one = judged(asked("ahead", ("good", "poor"), ("good", "absent")), GOOD, POOR)
+    assert one.share == " (1 yes, 1 not run yet)"
+    assert judged(asked("ahead", ("good", "absent")), GOOD).share == ""
 
 
 def test_the_limit_is_students_interval_of_the_differences() -> None:
@@ -134,7 +142,7 @@ def test_of_several_kinds_every_pair_is_asked_all() -> None:
 def test_a_row_that_was_not_run_leaves_the_claim_open() -> None:
     one = judged(asked("ahead", ("best", "poor"), ("best", "nobody")), BEST, POOR)
     assert [pair.answer for pair in one.pairs] == ["yes", "not run yet"]
-    assert one.verdict == "not run yet"
+    assert one.verdict == "run in part"
 
 
 def test_what_diverged_is_behind_and_a_lost_seed_is_never_ahead() -> None:

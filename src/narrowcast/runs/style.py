@@ -11,6 +11,7 @@ FAMILY = {
     "time-varying": ("#d62728", "s"),
     "k-subspace": ("#2ca02c", "^"),
     "k-subspace-time-varying": ("#9467bd", "D"),
+    "narrow": ("#8c564b", "v"),
 }
 YARDSTICKS = {"uncompressed": ("#333333", "*"), "fedavg": ("#ff7f0e", "P")}
 COLOURS = ("#8c564b", "#5f9ea0", "#bc8f8f", "#6b8e23", "#708090", "#b8860b", "#7b68ee", "#c71585")
@@ -28,5 +29,9 @@ class _Styles(dict[str, tuple[str, str]]):
 _fixed = FAMILY | YARDSTICKS
 _others = [name for name in METHODS.own if name not in _fixed]
 STYLE = _Styles(
-    _fixed | {name: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(_others)}
+    _fixed
+    | {
+        name: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)])
+        for i, name in enumerate(_others, start=1)
+    }
 )

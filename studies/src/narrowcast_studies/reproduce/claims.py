@@ -36,7 +36,7 @@ from narrowcast_studies.reproduce.table import Line
 
 Kind = Literal["ahead", "within", "cheaper"]
 Answer = Literal["yes", "no", "open", "not run yet"]
-Verdict = Literal["holds", "holds in part", "open", "does not hold here", "not run yet"]
+Verdict = Literal["holds", "holds in part", "open", "does not hold here", "run in part", "not run yet"]
 Text = Annotated[str, Meta(min_length=1)]
 FIGURE = re.compile(r"\d+\.\d+|\d+\s*[kMGT]?B\b")  # decimals and bytes: what a run prints
 
@@ -123,8 +123,9 @@ class Judged:
     def share(self) -> str:
         """ " (3 yes, 1 no)": how the pairs answer, where they do not agree."""
         answers = [pair.answer for pair in self.pairs]
-        counts = [f"{n} {answer}" for answer in ("yes", "no", "open") if (n := answers.count(answer))]
-        return f" ({', '.join(counts)})" if len(counts) > 1 and self.verdict != "not run yet" else ""
+        each = ("yes", "no", "open", "not run yet")
+        counts = [f"{n} {answer}" for answer in each if (n := answers.count(answer))]
+        return f" ({', '.join(counts)})" if len(counts) > 1 else ""
 
 
 def parse(table: Mapping[str, Any], path: str) -> tuple[list[Claim], list[Published]]:
@@ -154,7 +155,7 @@ def judge(claim: Claim, scales: Scales, higher_is_better: bool) -> Judged:
 
 def verdict(answers: list[Answer]) -> Verdict:
     if "not run yet" in answers:
-        return "not run yet"
+        return "run in part" if set(answers) > {"not run yet"} else "not run yet"
     if all(answer == "yes" for answer in answers):
         return "holds"
     if "yes" in answers:
