@@ -33,7 +33,8 @@ whole run takes fewer bytes, up and down together; open is what the seeds do not
 diverged is never ahead or within; it is behind where the mean of its others is, and open otherwise. A claim
 holds where every pair says yes, holds in part where some do, is open where the seeds settle none of its
 pairs, and does not hold here otherwise; it is run in part where rows of some pairs are missing. The runs are
-small: orderings and margins are judged, not the paper's absolute numbers. Three seeds make wide intervals (e is 4.3 standard errors); of pairs without a difference
+small: orderings and margins are judged, not the paper's absolute numbers. Three seeds make wide intervals (e
+is 4.3 standard errors); of pairs without a difference
 one in twenty is settled nevertheless, by chance. What e does not contain: that all runs are judged by the
 same test set, and that a row's rate was found by one tuning seed on a coarse grid. The rule was sharpened
 once when most results were known: before, two rows were taken for independent, and the limit was twice the
