@@ -24,7 +24,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -123,8 +123,7 @@ class Judged:
     def share(self) -> str:
         """ " (3 yes, 1 no)": how the pairs answer, where they do not agree."""
         answers = [pair.answer for pair in self.pairs]
-        each = ("yes", "no", "open", "not run yet")
-        counts = [f"{n} {answer}" for answer in each if (n := answers.count(answer))]
+        counts = [f"{n} {answer}" for answer in get_args(Answer) if (n := answers.count(answer))]
         return f" ({', '.join(counts)})" if len(counts) > 1 else ""
 
 
