@@ -30,6 +30,16 @@ def _t(freedom: int) -> float:
     return z + first / freedom + second / freedom**2
 
 
+def enough(away: float, half: float, n: int, most: int = 100) -> float:
+    """How many values would settle on which side of a limit their mean lies; inf: more than `most`.
+
+    So if it stays as far `away` and the values scatter as these n do, whose interval has this half width.
+    """
+    scatter = half * math.sqrt(n) / _t(n - 1)
+    counts = range(n + 1, most + 1)
+    return next((m for m in counts if _t(m - 1) * scatter / math.sqrt(m) < abs(away)), math.inf)
+
+
 def student(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """(mean, half width of Student's interval); of one value alone it is infinite."""
     require("scipy", "measure", "an interval")

@@ -95,6 +95,21 @@ def test_the_limit_is_students_interval_of_the_differences() -> None:
         assert judged(asked("ahead", ("high", "low")), low, high).verdict.startswith(verdict)
 
 
+def test_an_open_pair_says_how_many_seeds_would_settle_it() -> None:
+    """Differences 0.01, 0.03 and 0.05: their mean is 0.03, their deviation 0.02, and 4.3 / sqrt(3) > 1.5."""
+    one, other = row("one", [0.51, 0.53, 0.55]), row("other", [0.5, 0.5, 0.5])
+    (ahead,) = judged(asked("ahead", ("one", "other")), one, other).pairs
+    assert (ahead.answer, ahead.takes) == ("open", 5)  # t is 3.18 with four, 2.78 with five: / sqrt(5) = 1.24
+    (near,) = judged(asked("within", ("other", "one"), by=0.03), one, other).pairs
+    assert (near.answer, near.takes) == ("open", math.inf)  # at the limit
+    (more,) = judged(asked("within", ("one", "other"), by=0.01), one, other).pairs
+    assert (more.answer, more.takes) == ("open", 4)
+    (settled,) = judged(asked("within", ("one", "other"), by=0.03), one, other).pairs
+    assert (settled.answer, settled.takes) == ("yes", None)
+    alone = judged(asked("ahead", ("a", "b")), row("a", [0.6]), row("b", [0.5])).pairs[0]
+    assert (alone.answer, alone.takes) == ("open", None)
+
+
 def test_rows_are_compared_seed_by_seed() -> None:
     """Seeds far apart hide nothing where each of them orders the rows alike."""
     easy, hard = row("easy", [0.5, 0.7, 0.9]), row("hard", [0.49, 0.688, 0.891])

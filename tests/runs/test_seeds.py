@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,6 +157,25 @@ def test_the_interval_is_students(n: int) -> None:
     assert spread == pytest.approx(1, abs=2e-3)
     assert t.ppf(0.975, n - 1) > 1.9
     assert intervals.half_width(values[:1]) is None
+
+
+@pytest.mark.parametrize("away", [0.9, -0.9, 0.4, 0.25])
+def test_enough_is_the_first_number_of_values_whose_interval_is_short_enough(away: float) -> None:
+    values = [-1.0, 0.0, 1.0]
+    found = intervals.enough(away, intervals.student(values)[1], len(values))
+    scatter = statistics.stdev(values)
+
+    def settles(n: int) -> bool:
+        others = [1.0, -1.0] * (n // 2) + [0.0] * (n % 2)
+        alike = [x * scatter / statistics.stdev(others) for x in others]
+        return intervals.student(alike)[1] < abs(away)
+
+    assert found == next(n for n in range(4, 101) if settles(n))
+
+
+def test_no_number_of_values_settles_a_mean_at_the_limit() -> None:
+    assert intervals.enough(0.0, 1.0, 3) == math.inf
+    assert intervals.enough(0.1, 4.0, 3) == math.inf  # some 300
 
 
 def test_a_run_whose_search_diverges_ends_no_comparison(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ rows are compared seed by seed. Let m be the mean of the differences in favour o
 of Student's 95 % interval. The first is ahead where m - e > 0, and within where m - e > -by; the answer is no
 where m + e lies below that limit, and open in between. `says` and `why` have no figures: those of the pairs
 are printed beside them, from the results, and cannot drift from them. A row that lost a seed, to one that
-lost none, is never beyond the limit, and behind it where the mean of what it has left is.
+lost none, is never beyond the limit, and behind it where the mean of what it has left is. An open pair says
+how many seeds would settle it, if m and the scatter of the differences stayed what they are.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import msgspec
 from msgspec import Meta
 
 from narrowcast.errors import ConfigError
-from narrowcast.intervals import student
+from narrowcast.intervals import enough, student
 from narrowcast.methods import METHODS
 from narrowcast_studies.reproduce.table import Line
 
@@ -103,6 +104,7 @@ class Pair:
     fewer: float  # bytes of the second's run over those of the first's
     answer: Answer
     scale: str = ""  # where it was judged; "": nowhere yet
+    takes: float | None = None  # seeds that would settle it; None: it is settled, or has no interval
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,10 @@ def _pair(claim: Claim, names: tuple[str, str], scales: Scales, sign: float) -> 
         else:
             answers.append(_beyond(one, other, difference, error, -(claim.by or 0.0)))
     answer: Answer = "no" if "no" in answers else "open" if "open" in answers else "yes"
-    return Pair(names, (one, other), difference, error, fewer, answer, scale)
+    takes = None
+    if answer == "open" and math.isfinite(error):
+        takes = enough(difference + (claim.by or 0.0), error, len(one.values))
+    return Pair(names, (one, other), difference, error, fewer, answer, scale, takes)
 
 
 def _cheaper(one: Line, other: Line, fewer: float, times: float) -> Answer:

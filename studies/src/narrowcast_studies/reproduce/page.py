@@ -25,21 +25,22 @@ results of `studies/experiments/`; [how claims are judged](#how-claims-are-judge
 PREFACE = """
 A claim is a list of pairs of rows; its verdict is computed from their results, which stand below it. A pair
 is judged within one scale, the largest at which both rows are complete, over the same seeds; where an
-experiment has results of several, the last column says which. Two rows are compared seed by seed, for with a
-seed they share the first model, the clients and who comes when: the column "difference" is the mean m of the
-differences in favour of the first row, +- e, the half width of Student's 95 % interval. The first row is
-ahead where m - e > 0, within so much of the other where m - e is above minus that much, and cheaper where its
-whole run takes fewer bytes, up and down together; open is what the seeds do not settle. A row of which a seed
-diverged is never ahead or within; it is behind where the mean of its others is, and open otherwise. A claim
-holds where every pair says yes, holds in part where some do, is open where the seeds settle none of its
-pairs, and does not hold here otherwise; it is run in part where rows of some pairs are missing. The runs are
-small: orderings and margins are judged, not the paper's absolute numbers. Three seeds make wide intervals (e
-is 4.3 standard errors); of pairs without a difference
-one in twenty is settled nevertheless, by chance. What e does not contain: that all runs are judged by the
-same test set, and that a row's rate was found by one tuning seed on a coarse grid. The rule was sharpened
-once when most results were known: before, two rows were taken for independent, and the limit was twice the
-standard error. Rows that were run before messages had their present form count some thirty bytes a message
-more, less than a hundredth from d = 1 024 on. Reasons given below a verdict are explanations, not tested.
+experiment has results of several, the last column says which. Two rows are compared seed by seed, for with
+a seed they share the first model, the clients and who comes when: the column "difference" is the mean m of
+the differences in favour of the first row, +- e, the half width of Student's 95 % interval. The first row
+is ahead where m - e > 0, within so much of the other where m - e is above minus that much, and cheaper
+where its whole run takes fewer bytes, up and down together; open is what the seeds do not settle, and in
+brackets stands how many would, if m and the scatter of the differences stayed as they are. A row of which a
+seed diverged is never ahead or within; it is behind where the mean of its others is, and open otherwise. A
+claim holds where every pair says yes, holds in part where some do, is open where the seeds settle none of
+its pairs, and does not hold here otherwise; it is run in part where rows of some pairs are missing. The
+runs are small: orderings and margins are judged, not the paper's absolute numbers. Three seeds make wide
+intervals (e is 4.3 standard errors); of pairs without a difference one in twenty is settled nevertheless,
+by chance. What e does not contain: that all runs are judged by the same test set, and that a row's rate was
+found by one tuning seed on a coarse grid. The rule was sharpened once when most results were known: before,
+two rows were taken for independent, and the limit was twice the standard error. Rows that were run before
+messages had their present form count some thirty bytes a message more, less than a hundredth from d = 1 024
+on. Reasons given below a verdict are explanations, not tested.
 """
 
 

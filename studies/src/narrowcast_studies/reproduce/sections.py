@@ -208,7 +208,13 @@ def _figures(pair: Pair) -> list[str]:
     one, other = pair.lines
     error = ", no interval" if math.isinf(pair.error) else f" +- {pair.error:.4f}"
     difference = "-" if math.isnan(pair.difference) else f"{pair.difference:+.4f}{error}"
-    return [pair.names[0], *_both(one), pair.names[1], *_both(other), difference, _fewer(pair), pair.answer]
+    return [pair.names[0], *_both(one), pair.names[1], *_both(other), difference, _fewer(pair), _answer(pair)]
+
+
+def _answer(pair: Pair) -> str:
+    if pair.takes is None:
+        return pair.answer
+    return f"{pair.answer} ({'over 100' if math.isinf(pair.takes) else pair.takes} seeds)"
 
 
 def _fewer(pair: Pair) -> str:
