@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint32, uint64
+from numba import njit, uint64
 
+from narrowcast.numerics.kernels.flips import flip_block
 from narrowcast.numerics.kernels.philox import SIGN, flip, permute, stream_block
-from narrowcast.numerics.kernels.tiles import COLUMN
 from narrowcast.numerics.purposes import TABLE_BITS, Purpose
 
 NORMALS = np.uint32(Purpose.NORMALS)
@@ -63,23 +63,22 @@ def gather_normals(start, stop, acc, z, table, k0, k1, bits, mask, keys):
 @njit(nogil=True, cache=True)
 def add_signed(start, stop, out, base, z, k0, k1):
     """out = base + B z on blocks of 128; an empty base is zero."""
+    signed = np.empty(128, np.float32)
     for b in range(start, stop):
-        w = stream_block(b, COLUMN, k0, k1)
-        for i in range(128 * b, min(128 * (b + 1), out.size)):
-            y = flip(z[i], (w[(i // 32) % 4] << uint32(31 - i % 32)) & SIGN)
-            out[i] = (base[i] if base.size else np.float32(0.0)) + y
+        to, add = out[128 * b : 128 * b + 128], base[128 * b : 128 * b + 128]
+        flip_block(signed, z[128 * b : 128 * b + to.size], b, k0, k1)
+        for i in range(to.size):
+            to[i] = (add[i] if add.size else np.float32(0.0)) + signed[i]
 
 
 @njit(nogil=True, cache=True)
 def put_signed(start, stop, z, g, k0, k1):
     """z = B g on blocks of 128, zero beyond the end of g."""
     for b in range(start, stop):
-        w = stream_block(b, COLUMN, k0, k1)
-        for i in range(128 * b, min(128 * (b + 1), z.size)):
-            if i < g.size:
-                z[i] = flip(g[i], (w[(i // 32) % 4] << uint32(31 - i % 32)) & SIGN)
-            else:
-                z[i] = np.float32(0.0)
+        to, part = z[128 * b : 128 * b + 128], g[128 * b : 128 * b + 128]
+        flip_block(to, part, b, k0, k1)
+        for i in range(part.size, to.size):
+            to[i] = np.float32(0.0)
 
 
 @njit(nogil=True, cache=True)

@@ -17,9 +17,10 @@ SIGN = np.uint32(1)  # bits that are shifted out
 def largest(start, stop, tops, words):
     """tops[b] = max_i 2 |x_i| over block b, as words of 32 bits, as `words` are the numbers."""
     for b in range(start, stop):
+        part = words[b * BLOCK : (b + 1) * BLOCK]  # indices from 0: they can be vectorised
         top = uint32(0)
-        for i in range(b * BLOCK, min((b + 1) * BLOCK, words.size)):
-            word = uint32(words[i] << SIGN)
+        for i in range(part.size):
+            word = uint32(part[i] << SIGN)
             if word > top:  # quicker than max()
                 top = word
         tops[b] = top

@@ -17,9 +17,11 @@ def sum_mixed(start, stop, sums, pairs, first):
     mix is a bijection of the pair for every place: xor, odd multiplications, xor-shifts.
     """
     for b in range(start, stop):
+        part = pairs[b * BLOCK : (b + 1) * BLOCK]  # indices from 0: they can be vectorised
+        place = uint64(first + b * BLOCK)
         total = uint64(0)
-        for i in range(b * BLOCK, min((b + 1) * BLOCK, pairs.size)):
-            x = (pairs[i] ^ (uint64(first + i) * P1 + KEY)) * P2
+        for i in range(part.size):
+            x = (part[i] ^ ((place + uint64(i)) * P1 + KEY)) * P2
             x = (x ^ (x >> uint64(32))) * P1
             total += x ^ (x >> uint64(29))
         sums[b] = total
