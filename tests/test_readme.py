@@ -68,13 +68,12 @@ def test_figures_of_fine_tuning_are_those_of_the_committed_results() -> None:
         assert f"{lora[row]:.3f}" in long
     for row in ("LoRA r=4", "LoRA r=1"):
         assert f"{lora[row]:.3f}" in short
-    for row in ("static d=16384", "uncompressed"):
-        assert f"{chat[row]:.1f}" in short
     for row in ("static d=4096", "static d=16384", "static d=262144", "uncompressed"):
         assert f"{chat[row]:.1f}" in long
 
 
 # Rows of CIFAR-10, scale medium, with what they reach and how many times fewer bytes they take.
+RIVALS = ("FetchSGD k=4000",)
 FEWER = ("narrow d=36000", "time-varying d=16000", "time-varying d=2000", "static d=16000", "static d=2000")
 
 
@@ -83,15 +82,35 @@ def test_figures_of_the_paper_s_protocols_are_those_of_the_committed_results() -
     section = " ".join(README.split("## Against everything else")[1].split("## Use it")[0].split())
     cifar, sst2 = section.split("Fine-tuning")[0], section.split("In runs that read")[1].split("SmolLM2")[0]
     for text, name, rows in (
-        (cifar, "cifar10", ("uncompressed", "uncompressed, a quarter as long", *FEWER)),
+        (cifar, "cifar10", ("uncompressed", "uncompressed, a quarter as long", *RIVALS, *FEWER)),
         (sst2, "sst2", ("uncompressed", "time-varying d=12800", "time-varying d=1600", "static d=1600")),
     ):
         found = means(f"{name}/medium")
         for row in rows:
             assert f"{found[row]:.3f}" in text, row
-    results = committed.read(EXPERIMENTS / "results/cifar10/medium")
-    assert results
     for row in FEWER:
-        ratio = results.lines[row].ratio
-        assert ratio
-        assert f"{ratio.total:.0f} times fewer" in cifar
+        assert f"{ratio('cifar10/medium', row):.0f} times fewer" in cifar
+    for row in RIVALS:
+        assert f"{ratio('cifar10/medium', row):.2g} times fewer" in cifar
+
+
+def test_figures_of_personachat_are_those_of_the_committed_results() -> None:
+    section = " ".join(README.split("SmolLM2 (135 million)")[1].split("\n\n")[0].split())
+    page = " ".join(
+        (ROOT / "docs/text.md").read_text().split("After 1 000 replies")[1].split("##")[0].split()
+    )
+    found = means("personachat/medium")
+    for row in ("static d=262144", "static d=65536", "uncompressed"):
+        assert f"{found[row]:.1f}" in section
+        assert f"{found[row]:.1f}" in page
+    for row in ("static d=262144", "static d=65536"):
+        assert f"{ratio('personachat/medium', row):,.0f} times fewer".replace(",", " ") in section
+
+
+def ratio(name: str, row: str) -> float:
+    """How many times fewer bytes it takes than uncompressed training: what pages call total."""
+    results = committed.read(EXPERIMENTS / "results" / name)
+    assert results
+    found = results.lines[row].ratio
+    assert found
+    return found.total
