@@ -73,7 +73,7 @@ def test_figures_of_fine_tuning_are_those_of_the_committed_results() -> None:
 
 
 # Rows of CIFAR-10, scale medium, with what they reach and how many times fewer bytes they take.
-RIVALS = ("FetchSGD k=4000",)
+RIVALS = ("FetchSGD k=4000", "FedAvg, 2 local steps")
 FEWER = ("narrow d=36000", "time-varying d=16000", "time-varying d=2000", "static d=16000", "static d=2000")
 
 
